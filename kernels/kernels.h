@@ -1,0 +1,179 @@
+/* kernels.h - the one seam between the model and the machine: a backend.
+ *
+ * Owns     its memory, its threads or streams, and every matrix and buffer made by it.
+ * Caller   is model/: it calls backend_begin() with a batch, the operations in the
+ *          order of the transformer, then backend_finish().  Operations may be
+ *          enqueued; what they write is valid after backend_finish() answered 0.
+ * Errors   an operation that fails makes the backend remember it; backend_finish()
+ *          reports the first one.  So forward.c reads as the model does.
+ * Memory   all of it is taken by the *_alloc and *_load calls; an operation allocates
+ *          nothing.
+ * Threads  one thread at a time makes every call.
+ * Exact    each output element is computed by a sequence of floating-point operations
+ *          that depends only on its own inputs and position: never on how many rows
+ *          are in the batch, how a prompt was cut into chunks, or how many threads
+ *          there are.  The tests compare bits.
+ *
+ * The activations between the operations are the backend's own type (f32 on the CPU),
+ * in row-major (rows, cols).  Logits are always f32 that the host may read.
+ */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include "kernels/kv_block.h"
+
+BASE_BEGIN
+
+struct backend;
+
+/* A weight matrix as the backend keeps it: y = x W^T + bias, rows outputs from cols
+ * inputs.  The layout of data is the backend's own (packed). */
+struct matrix {
+    uint32_t rows, cols;
+    enum dtype type;
+    void *data;
+    size_t bytes;
+    float *bias;  // (rows) or NULL
+};
+
+/* What a matrix is made of: parts stacked along rows, each row-major (rows, cols) in
+ * host memory of any alignment. bias is (rows) in f32, or NULL for all parts. */
+struct matrix_part {
+    const void *data;
+    enum dtype type;
+    uint32_t rows;
+    const float *bias;
+};
+
+/* Activations or other scratch: rows x cols elements of the backend's own type. */
+struct buffer {
+    void *data;
+    uint32_t rows, cols;
+};
+
+/* The KV block pool as the operations see it: block i is at base + i * kv_block_bytes. */
+struct kv_pool_mem {
+    struct kv_shape shape;
+    uint32_t n_blocks;
+    void *base;
+};
+
+/* One step.  Row r is one token to compute; the rows of one sequence are neighbours,
+ * in ascending, gapless positions.  All arrays are host memory and stay unchanged
+ * until backend_finish(). */
+struct batch {
+    uint32_t n_rows, n_seqs, n_logits;
+    const int32_t *ids;         // (n_rows) token ids
+    const uint32_t *pos;        // (n_rows) position within the sequence, from 0
+    const uint32_t *row_start;  // (n_seqs + 1) first row of sequence s; last is n_rows
+    const uint32_t
+        *block_start;        // (n_seqs + 1) first entry of s's block table in blocks
+    const uint32_t *blocks;  // block tables, one behind the other: block numbers
+    const uint32_t *logit_rows;  // (n_logits) ascending rows whose logits are wanted
+};
+
+struct attention_shape {
+    uint32_t q_heads, kv_heads, head_dim;
+    uint32_t window;  // sees keys i-window+1..i; 0: all
+    float scale;      // usually 1 / sqrt(head_dim)
+};
+
+struct backend_limits {
+    uint32_t max_rows;    // of one batch
+    uint32_t max_seqs;    // of one batch
+    uint32_t max_blocks;  // entries of all block tables of one batch
+    uint32_t max_head_dim;
+    uint32_t max_q_heads;
+};
+
+struct backend_options {
+    uint32_t threads;  // 0: as many as this process may run on
+    const char
+        *cpu_path;  // NULL: the best this CPU has; "portable" or "avx2": that one
+    struct backend_limits limits;
+};
+
+/* name is "cpu".  -ENODEV where this machine has no such device or instruction set. */
+NODISCARD int backend_open(struct backend **out, const char *name,
+                           const struct backend_options *o, struct err *err);
+void backend_close(struct backend *b);                  // NULL is fine
+const char *backend_describe(const struct backend *b);  // "cpu (AVX2+FMA, 2 threads)"
+uint32_t backend_threads(const struct backend *b);
+
+/* ---- memory: at start only ---- */
+NODISCARD int backend_matrix_load(struct backend *b, struct matrix *out, uint32_t cols,
+                                  const struct matrix_part *parts, uint32_t n_parts,
+                                  struct err *err);
+void backend_matrix_free(struct backend *b, struct matrix *m);
+/* What backend_matrix_load would take; parts of several types are kept as the widest. */
+size_t backend_matrix_bytes(const struct backend *b, uint32_t rows, uint32_t cols,
+                            enum dtype type);
+NODISCARD int backend_vector_load(struct backend *b, float **out, const void *src,
+                                  enum dtype type, uint32_t n, struct err *err);
+void backend_vector_free(struct backend *b, float *v);
+NODISCARD int backend_buffer_alloc(struct backend *b, struct buffer *out, uint32_t rows,
+                                   uint32_t cols, struct err *err);
+void backend_buffer_free(struct backend *b, struct buffer *x);
+/* Rows of f32 that the host reads after backend_finish(). */
+NODISCARD int backend_logits_alloc(struct backend *b, float **out, uint32_t rows,
+                                   uint32_t cols, struct err *err);
+void backend_logits_free(struct backend *b, float *p);
+NODISCARD int backend_kv_alloc(struct backend *b, struct kv_pool_mem *out,
+                               const struct kv_shape *shape, uint32_t n_blocks,
+                               struct err *err);
+void backend_kv_free(struct backend *b, struct kv_pool_mem *kv);
+
+/* ---- one step: begin, operations, finish ---- */
+
+/* inv_freq (head_dim / 2): the model's RoPE frequencies.  The angle of a row is the f32
+ * product pos * inv_freq[i], as in the models' own implementation. */
+void backend_begin(struct backend *b, const struct batch *batch, const float *inv_freq,
+                   uint32_t head_dim);
+
+/* x(n_rows, cols) = rows `ids` of the table (vocab, cols). */
+void backend_embed(struct backend *b, struct buffer *x, const struct matrix *table);
+
+/* y = x / sqrt(mean(x^2) + eps) * w, by row. y may be x. */
+void backend_rmsnorm(struct backend *b, struct buffer *y, const struct buffer *x,
+                     const float *w, float eps);
+/* x += d, then y = rmsnorm(x): the residual stream and the next norm in one pass. */
+void backend_add_rmsnorm(struct backend *b, struct buffer *y, struct buffer *x,
+                         const struct buffer *d, const float *w, float eps);
+
+/* y(n_rows, m->rows) = x(n_rows, m->cols) W^T + bias. */
+void backend_matmul(struct backend *b, struct buffer *y, const struct matrix *m,
+                    const struct buffer *x);
+
+/* qkv(n_rows, (q_heads + 2 kv_heads) * head_dim): rotate q in place (HF's halves), rotate
+ * k, and write k and v of each row into its block of `layer`. */
+void backend_rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
+                        uint32_t layer, const struct attention_shape *s);
+
+/* out(n_rows, q_heads * head_dim): causal paged attention of every row over positions
+ * 0..pos of its sequence (those within the window), from the block pool. */
+void backend_attention(struct backend *b, struct buffer *out, const struct buffer *qkv,
+                       const struct kv_pool_mem *kv, uint32_t layer,
+                       const struct attention_shape *s);
+
+/* y(n_rows, n) = silu(gu[:, :n]) * gu[:, n:], gu(n_rows, 2 n) = gate beside up. */
+void backend_silu_mul(struct backend *b, struct buffer *y, const struct buffer *gu);
+
+/* y(n_logits, cols) = the batch's logit_rows of x. */
+void backend_gather_logit_rows(struct backend *b, struct buffer *y,
+                               const struct buffer *x);
+
+/* logits(n_logits, m->rows) = x(n_logits, m->cols) W^T, in f32. */
+void backend_logits(struct backend *b, float *logits, const struct matrix *m,
+                    const struct buffer *x);
+
+/* Copy whole block src to dst (copy on write).  Ordered with the operations around it;
+ * may also be called between backend_finish() and the next backend_begin(). */
+void backend_copy_block(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
+                        uint32_t src);
+
+/* Wait for everything; 0, or the first error since the last finish. */
+NODISCARD int backend_finish(struct backend *b, struct err *err);
+
+BASE_END
+
+#endif

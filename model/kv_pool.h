@@ -1,0 +1,60 @@
+/* kv_pool.h - the blocks of G1: who holds which, by reference count.
+ *
+ * Owns     the block memory (through the backend), the free list, the counts.
+ * Caller   releases every block it took.
+ * Memory   all taken at open; nothing after it allocates.
+ * Threads  one; the engine's.
+ *
+ * A sequence's block table is a plain array that the caller owns.  A block with one
+ * holder may be written; one with several is read-only, and who must write it takes a
+ * copy first (kv_table_extend does).
+ *
+ * Invariants, checked by kv_pool_check():
+ *   1. a block is on the free list if and only if its count is 0;
+ *   2. used + free == capacity.
+ */
+#ifndef MODEL_KV_POOL_H
+#define MODEL_KV_POOL_H
+
+#include "kernels/kernels.h"
+
+#define KV_NO_BLOCK UINT32_MAX
+
+struct kv_pool {
+    struct backend *backend;  // borrowed
+    struct kv_pool_mem mem;
+    uint32_t *refs;       // (n_blocks)
+    uint32_t *next_free;  // (n_blocks)
+    uint32_t free_head, n_free;
+};
+
+NODISCARD int kv_pool_open(struct kv_pool *out, struct backend *b,
+                           const struct kv_shape *shape, uint32_t n_blocks,
+                           struct err *err);
+void kv_pool_close(struct kv_pool *p);  // zero-initialised is fine
+
+uint32_t kv_pool_take(struct kv_pool *p);  // with count 1; KV_NO_BLOCK: none left
+void kv_pool_ref(struct kv_pool *p, uint32_t block);
+void kv_pool_unref(struct kv_pool *p, uint32_t block);
+bool kv_pool_check(const struct kv_pool *p);
+
+/* The blocks of one sequence.  `blocks` is the caller's array of `cap` entries. */
+struct kv_table {
+    uint32_t *blocks;
+    uint32_t n_blocks, cap;
+};
+
+/* How many blocks kv_table_extend() would have to take. */
+uint32_t kv_table_need(const struct kv_pool *p, const struct kv_table *t, uint32_t from,
+                       uint32_t to);
+/* Make positions [from, to) writable: take what is missing, and copy the block of `from`
+ * if it is shared.  -ENOSPC (nothing changed) when the pool has too few;
+ * -E2BIG when the table has. */
+NODISCARD int kv_table_extend(struct kv_pool *p, struct kv_table *t, uint32_t from,
+                              uint32_t to);
+/* Make dst (empty) share the blocks of the first `tokens` tokens of src. */
+void kv_table_fork(struct kv_pool *p, struct kv_table *dst, const struct kv_table *src,
+                   uint32_t tokens);
+void kv_table_release(struct kv_pool *p, struct kv_table *t);  // and empty it
+
+#endif

@@ -1,0 +1,69 @@
+/* sampler.h - logits to a token id.
+ *
+ * Owns     scratch of the size of the vocabulary; nothing allocates after open.
+ * Exact    the choice depends on the logits, the settings, the history and (seed, step)
+ *          alone: random numbers are a function of these two, never a state that other
+ *          requests move.  Ties go to the lowest id.
+ * Order    logit_bias, then presence and frequency penalties, then (temperature 0: argmax)
+ *          temperature, top_k, top_p, min_p, draw.  logprobs are of the model's own
+ *          distribution: log-softmax of the logits before any of these.
+ * Threads  one at a time for each sampler.
+ */
+#ifndef MODEL_SAMPLER_H
+#define MODEL_SAMPLER_H
+
+#include "kernels/base.h"
+
+#define SAMPLER_MAX_TOP  20    // top_logprobs
+#define SAMPLER_MAX_BIAS 1024  // entries of logit_bias
+
+struct logit_bias {
+    int32_t id;
+    float bias;
+};
+
+struct sampling {
+    float temperature;                          // 0: greedy
+    uint32_t top_k;                             // 0: all
+    float top_p;                                // 1: all
+    float min_p;                                // 0: all
+    float presence_penalty, frequency_penalty;  // over generated tokens
+    uint64_t seed;
+    bool logprobs;
+    uint32_t top_logprobs;          // at most SAMPLER_MAX_TOP; with logprobs only
+    const struct logit_bias *bias;  // borrowed; ids within the vocabulary
+    uint32_t n_bias;
+};
+
+struct token_logprob {
+    int32_t id;
+    float logprob;  // natural logarithm, finite: clamped at -9999
+};
+
+struct sample {
+    int32_t id;
+    float logprob;  // valid with logprobs
+    uint32_t n_top;
+    struct token_logprob top[SAMPLER_MAX_TOP];  // by falling logprob, then rising id
+};
+
+struct sampler;
+NODISCARD int sampler_open(struct sampler **out, uint32_t vocab, struct err *err);
+void sampler_close(struct sampler *s);
+
+/* Rows and columns beyond `usable` (ids without a token, when the model's vocabulary is
+ * padded) are never chosen. */
+void sampler_set_usable(struct sampler *s, uint32_t usable);
+
+/* Choose the token of step `step` (0 for the first generated one) of choice `choice`.
+ * history: the n generated ids so far.  -EDOM where no logit is finite (a broken model):
+ * the request fails, not the server. */
+NODISCARD int sampler_pick(struct sampler *s, const float *logits,
+                           const struct sampling *how, uint32_t choice, uint32_t step,
+                           const int32_t *history, uint32_t n, struct sample *out);
+
+/* Logprobs of a given id (prompt tokens of an echo): fills out as pick does. */
+NODISCARD int sampler_score(struct sampler *s, const float *logits,
+                            const struct sampling *how, int32_t id, struct sample *out);
+
+#endif
