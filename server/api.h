@@ -1,0 +1,88 @@
+/* api.h - the OpenAI API without HTTP: JSON bodies to requests, events to JSON.
+ *
+ * Owns     struct api: what every call needs, immutable after open.
+ *          struct api_call: one POST in progress and its requests.
+ * Caller   is server/http*.c, which knows sockets and no JSON; here it is the reverse.
+ * Threads  api_prepare() runs on a worker thread, api_call_read() on the
+ *          connection's thread, one at a time for each call.
+ *
+ *     body -> api_prepare -> api_submit -> api_call_read ... API_DONE -> api_call_free
+ *                  '-- 400 ...    '-- 503 ...     '--- api_call_cancel at any time
+ */
+#ifndef SERVER_API_H
+#define SERVER_API_H
+
+#include "server/bytes.h"
+#include "server/engine.h"
+#include "tokenizer/chat.h"
+
+struct api_error {
+    int status;        // 400, 401, 404, 405, 408, 413, 415, 429, 500, 503
+    const char *type;  // "invalid_request_error", "server_error" ...; static
+    const char *code;  // "context_length_exceeded" ...; static, NULL: null
+    char param[64];    // the field; "": null
+    char message[512];
+    uint32_t retry_after;  // seconds, for 503 and 429; 0: none
+};
+
+/* status picks the type; fmt must not repeat a whole prompt or a key.  Returns -EINVAL. */
+int api_fail(struct api_error *e, int status, const char *code, const char *param,
+             const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* {"error":{"message":...,"type":...,"param":...,"code":...}} appended to out. */
+void api_error_json(const struct api_error *e, struct bytes *out);
+
+struct api_options {
+    const char *model_name;  // what /v1/models tells and "model" must name
+    int64_t created;         // seconds, of /v1/models
+    const struct tokenizer *tokenizer;
+    const struct chat_template *chat;  // NULL: the model has none, chat is refused
+    const struct model_config *config;
+    struct engine *engine;
+    struct metrics *metrics;
+    uint32_t max_choices;         // n times prompts of one call
+    uint32_t default_max_tokens;  // where a body names none; 0: what the context holds
+    bool completions_special;     // control tokens in the text of /v1/completions count
+};
+
+struct api;
+NODISCARD int api_open(struct api **out, const struct api_options *o, struct err *err);
+void api_close(struct api *a);
+
+enum api_kind { API_CHAT, API_COMPLETION };
+struct api_call;
+
+/* Parse and check the body, render the template, encode.  0, or -EINVAL with *e. */
+NODISCARD int api_prepare(struct api *a, enum api_kind kind, const char *body, size_t n,
+                          uint32_t tenant, struct api_call **out, struct api_error *e);
+/* Hand its requests to the engine.  `wake` is called from the engine's thread when
+ * api_call_read() has something after it answered API_WAIT. 0, or -EINVAL with *e. */
+NODISCARD int api_submit(struct api_call *c, void (*wake)(void *arg), void *arg,
+                         struct api_error *e);
+
+bool api_call_streams(const struct api_call *c);
+
+enum api_state {
+    API_WAIT,   // nothing now; wake will be called
+    API_MORE,   // bytes were added; call again
+    API_DONE,   // the answer is complete (or the stream has ended)
+    API_FAILED  // no byte had been given out: answer with *e and its status instead
+};
+/* Append what there is to out, up to about `limit` bytes.  A stream gives SSE frames as
+ * they come and ends by "data: [DONE]"; an error in mid-stream becomes one error frame,
+ * then the end.  Otherwise the whole JSON comes at once, with API_DONE. */
+enum api_state api_call_read(struct api_call *c, struct bytes *out, size_t limit,
+                             struct api_error *e);
+
+void api_call_cancel(struct api_call *c);  // from any thread, until api_call_free()
+/* Counts the outcome, and cancels what still runs.  NULL is fine. */
+void api_call_free(struct api_call *c);
+
+/* "id=... prompt=812 cached=0 completion=64 ttft_ms=120 ..." for the log; no text, no key. */
+void api_call_summary(const struct api_call *c, char *buf, size_t cap);
+
+/* GET /v1/models and /v1/models/{id}; -ENOENT with a 404 where id is another. */
+void api_models_json(const struct api *a, struct bytes *out);
+NODISCARD int api_model_json(const struct api *a, const char *id, struct bytes *out,
+                             struct api_error *e);
+
+#endif

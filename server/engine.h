@@ -1,0 +1,71 @@
+/* engine.h - the engine thread: takes requests, runs steps, publishes tokens.
+ *
+ * Owns     the scheduler, every running sequence and, while it runs, model and KV pool.
+ * Caller   opens model, pool and tokenizer before and closes them after.
+ * Bounds   max_waiting requests wait at most max_wait_ms; one step computes at most
+ *          step_tokens tokens, and while replies are running a prompt's share of a step is
+ *          cut to about step_ms of time at the measured speed.
+ * Memory   all taken by engine_open(); a step allocates nothing.
+ * Threads  engine_submit(), engine_wake() and engine_status() may be called from any thread; the rest from the
+ *          one that opened it.
+ */
+#ifndef SERVER_ENGINE_H
+#define SERVER_ENGINE_H
+
+#include "model/model.h"
+#include "server/metrics.h"
+#include "server/request.h"
+
+struct engine_options {
+    struct model *model;                // borrowed
+    struct kv_pool *kv;                 // borrowed
+    const struct tokenizer *tokenizer;  // borrowed
+    struct metrics *metrics;            // borrowed
+    uint32_t context;                   // tokens of one sequence, prompt and reply
+    uint32_t max_running;               // sequences (choices) in one step
+    uint32_t max_waiting;               // requests
+    uint32_t step_tokens;               // at most model_options.max_rows
+    uint32_t step_ms;
+    uint32_t max_wait_ms;  // in the queue, then 503
+    uint32_t stall_ms;     // with a full outbox, then the request is dropped
+    /* Called by the engine thread after every step, and at least every 50 ms while
+     * any request is there: the place to look for clients that have gone. */
+    void (*tick)(void *arg);
+    void *tick_arg;
+};
+
+struct engine;
+
+NODISCARD int engine_open(struct engine **out, const struct engine_options *o,
+                          struct err *err);
+/* Bytes that engine_open() will take, for the memory budget. */
+size_t engine_bytes(const struct engine_options *o);
+NODISCARD int engine_start(struct engine *e, struct err *err);
+
+/* Lend r to the engine.  -E2BIG: can never fit (message with both sizes); -EBUSY: the
+ * queue is full; -ESHUTDOWN: draining.  On any error r stays the caller's alone. */
+NODISCARD int engine_submit(struct engine *e, struct request *r, struct err *err);
+void engine_wake(struct engine *e);  // look at cancelled requests now
+
+/* The largest prompt + reply of one sequence: the context, or what the pool holds. */
+uint32_t engine_capacity(const struct engine *e);
+/* The most bytes of text in one event. */
+size_t engine_event_text_max(const struct engine *e);
+/* An estimate, in seconds (at least 1), of when a refused request may be tried again. */
+uint32_t engine_retry_after(const struct engine *e);
+
+struct engine_status {
+    uint32_t running, waiting;
+    uint32_t blocks_used, blocks_free;
+    bool draining, failed;  // failed: the backend is broken, every request gets a 500
+};
+void engine_status(const struct engine *e, struct engine_status *out);
+
+/* Take no more requests.  Those that are there run on; what still runs after drain_ms
+ * ends with an error event of status 503.  Returns when nothing is left. */
+void engine_drain(struct engine *e, uint32_t drain_ms);
+/* From any thread, async-signal-safe: end the drain now (a second signal). */
+void engine_drain_now(struct engine *e);
+void engine_close(struct engine *e);  // NULL is fine; drains with 0 ms if still running
+
+#endif
