@@ -47,9 +47,9 @@ struct kv_table {
 /* How many blocks kv_table_extend() would have to take. */
 uint32_t kv_table_need(const struct kv_pool *p, const struct kv_table *t, uint32_t from,
                        uint32_t to);
-/* Make positions [from, to) writable: take what is missing, and copy the block of `from`
- * if it is shared.  -ENOSPC (nothing changed) when the pool has too few;
- * -E2BIG when the table has. */
+/* Make positions [from, to) writable: take the blocks that are missing, and replace those
+ * that are shared by copies.  -ENOSPC when the pool has too few, -E2BIG when the table has;
+ * nothing is changed then. */
 NODISCARD int kv_table_extend(struct kv_pool *p, struct kv_table *t, uint32_t from,
                               uint32_t to);
 /* Make dst (empty) share the blocks of the first `tokens` tokens of src. */

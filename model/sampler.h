@@ -1,12 +1,17 @@
 /* sampler.h - logits to a token id.
  *
  * Owns     scratch of the size of the vocabulary; nothing allocates after open.
- * Exact    the choice depends on the logits, the settings, the history and (seed, step)
- *          alone: random numbers are a function of these two, never a state that other
- *          requests move.  Ties go to the lowest id.
+ * Caller   checks the settings: every float is finite, temperature, top_p and min_p at
+ *          least 0; ids of bias and history lie in the vocabulary.
+ * Exact    the choice depends on the logits, the settings, the history and (seed,
+ *          choice, step) alone: random numbers are a function of these three, never a
+ *          state that other requests move.  Ties go to the lowest id.
  * Order    logit_bias, then presence and frequency penalties, then (temperature 0: argmax)
- *          temperature, top_k, top_p, min_p, draw.  logprobs are of the model's own
- *          distribution: log-softmax of the logits before any of these.
+ *          temperature, top_k, top_p, min_p, draw.  top_p counts the mass of what top_k
+ *          left; min_p is relative to the likeliest token.  logprobs are of the model's
+ *          own distribution: log-softmax of the logits before any of these.
+ * Time     O(vocab + history) for each token; only the ids that top_k, top_p or
+ *          top_logprobs can keep are ever sorted.
  * Threads  one at a time for each sampler.
  */
 #ifndef MODEL_SAMPLER_H
@@ -56,13 +61,14 @@ void sampler_close(struct sampler *s);
 void sampler_set_usable(struct sampler *s, uint32_t usable);
 
 /* Choose the token of step `step` (0 for the first generated one) of choice `choice`.
- * history: the n generated ids so far.  -EDOM where no logit is finite (a broken model):
- * the request fails, not the server. */
+ * history: the n generated ids so far.  -EDOM where a logit is NaN or +infinity, or none
+ * is finite (a broken model): the request fails, not the server. */
 NODISCARD int sampler_pick(struct sampler *s, const float *logits,
                            const struct sampling *how, uint32_t choice, uint32_t step,
                            const int32_t *history, uint32_t n, struct sample *out);
 
-/* Logprobs of a given id (prompt tokens of an echo): fills out as pick does. */
+/* Logprobs of a given id (prompt tokens of an echo): fills out as pick does where logprobs
+ * are asked for.  -EDOM as above. */
 NODISCARD int sampler_score(struct sampler *s, const float *logits,
                             const struct sampling *how, int32_t id, struct sample *out);
 

@@ -1,0 +1,387 @@
+#include "model/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOGPROB_MIN (-9999.0f)
+
+/* Between calls every count is 0; the other arrays hold nothing that matters. */
+struct sampler {
+    uint32_t vocab, usable;
+    float *adjusted;   // (vocab) logits after bias and penalties
+    float *weight;     // (vocab) exp((logit - largest) / temperature); 0: excluded
+    uint64_t *ranked;  // (vocab) rank_of() of the ids that are to be sorted
+    uint32_t *count;   // (vocab) how often an id occurs in the history
+};
+
+int sampler_open(struct sampler **out, uint32_t vocab, struct err *err)
+{
+    if (vocab == 0 || vocab > INT32_MAX)
+        return err_set(err, -EINVAL, "a vocabulary of %u ids cannot be sampled", vocab);
+
+    struct sampler *s = calloc(1, sizeof *s);
+    if (!s) return err_set(err, -ENOMEM, "no memory for a sampler");
+
+    s->vocab = s->usable = vocab;
+    s->adjusted = malloc(vocab * sizeof *s->adjusted);
+    s->weight = malloc(vocab * sizeof *s->weight);
+    s->ranked = malloc(vocab * sizeof *s->ranked);
+    s->count = calloc(vocab, sizeof *s->count);
+    if (!s->adjusted || !s->weight || !s->ranked || !s->count) {
+        sampler_close(s);
+        return err_set(err, -ENOMEM, "no memory for a sampler of %u ids", vocab);
+    }
+    *out = s;
+    return 0;
+}
+
+void sampler_close(struct sampler *s)
+{
+    if (!s) return;
+    free(s->adjusted);
+    free(s->weight);
+    free(s->ranked);
+    free(s->count);
+    free(s);
+}
+
+void sampler_set_usable(struct sampler *s, uint32_t usable)
+{
+    if (usable > 0 && usable <= s->vocab) s->usable = usable;
+}
+
+/* ---- order ---- */
+
+/* The bits of a float as an integer that orders as the numbers do: negative numbers have
+ * their magnitude turned over.  NaNs end up beyond the infinities. */
+static inline int32_t ordered_bits(float x)
+{
+    int32_t i;
+    memcpy(&i, &x, sizeof i);
+    return i ^ ((i >> 31) & INT32_MAX);
+}
+
+/* -EDOM unless the largest logit is finite and none is NaN. */
+static int find_largest(const float *logits, uint32_t n, float *out)
+{
+    int32_t low = INT32_MAX, high = INT32_MIN;
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t x = ordered_bits(logits[i]);
+        low = x < low ? x : low;
+        high = x > high ? x : high;
+    }
+    if (low < ordered_bits(-INFINITY) || high >= ordered_bits(INFINITY) ||
+        high == ordered_bits(-INFINITY))
+        return -EDOM;
+
+    int32_t bits = high ^ ((high >> 31) & INT32_MAX);
+    memcpy(out, &bits, sizeof *out);
+    return 0;
+}
+
+static int32_t first_equal(const float *logits, float value)
+{
+    int32_t i = 0;
+    while (logits[i] != value) i++;
+    return i;
+}
+
+/* One integer that is less the larger the logit is and, where two are equal, the lower
+ * the id is: an ascending sort puts the best first. */
+static inline uint64_t rank_of(float logit, uint32_t id)
+{
+    uint32_t falling = (uint32_t)INT32_MAX - (uint32_t)ordered_bits(logit + 0.0f);
+    return (uint64_t)falling << 32 | id;
+}
+
+static inline uint32_t ranked_id(uint64_t rank)
+{
+    return (uint32_t)rank;
+}
+
+/* A heap with the worst of its n ranks at the root. */
+static void sift_down(uint64_t *heap, uint32_t n, uint32_t i)
+{
+    uint64_t x = heap[i];
+    for (size_t child; (child = 2 * (size_t)i + 1) < n; i = (uint32_t)child) {
+        if (child + 1 < n && heap[child + 1] > heap[child]) child++;
+        if (heap[child] <= x) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = x;
+}
+
+static void heapify(uint64_t *heap, uint32_t n)
+{
+    for (uint32_t i = n / 2; i-- > 0;) sift_down(heap, n, i);
+}
+
+/* Turn a heap into an array with the best first. */
+static void sort_heap(uint64_t *heap, uint32_t n)
+{
+    while (n-- > 1) {
+        uint64_t worst = heap[0];
+        heap[0] = heap[n];
+        heap[n] = worst;
+        sift_down(heap, n, 0);
+    }
+}
+
+/* The k best of n logits as a heap; most ids fail the one comparison with its root. */
+static void select_best(uint64_t *heap, uint32_t k, const float *logits, uint32_t n)
+{
+    for (uint32_t i = 0; i < k; i++) heap[i] = rank_of(logits[i], i);
+    heapify(heap, k);
+    for (uint32_t i = k; i < n; i++) {
+        uint64_t rank = rank_of(logits[i], i);
+        if (rank > heap[0]) continue;
+        heap[0] = rank;
+        sift_down(heap, k, 0);
+    }
+}
+
+/* ---- probabilities ---- */
+
+/* exp(x) for x <= 0 within 2 units in the last place, without a branch so that compilers
+ * vectorise it; 0 below -87.  The polynomial and the two-part ln 2 are those of expf in
+ * S. L. Moshier's Cephes library. */
+static inline float exp_nonpositive(float x)
+{
+    float in_range = x < -87.0f ? -87.0f : x;
+    float shifted =
+        in_range * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to integer
+    float n = shifted - 12582912.0f;
+    float r = in_range - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) * (1 << 23);
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return x < -87.0f ? 0.0f : p * power;
+}
+
+static double sum(const float *x, uint32_t n)
+{
+    double lane[8] = {0};
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (uint32_t j = 0; j < 8; j++) lane[j] += (double)x[i + j];
+    }
+    for (uint32_t j = 0; i < n; i++, j++) lane[j] += (double)x[i];
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +
+           ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+}
+
+/* The exponent is formed in double, where no temperature that a float can hold makes it
+ * infinite or 0 * (1 / temperature) anything but 0. */
+static inline float weight_of(float logit, float largest, double per_temperature)
+{
+    double x = ((double)logit - (double)largest) * per_temperature;
+    return exp_nonpositive(x > -100 ? (float)x : -100.0f);
+}
+
+static void weigh_all(struct sampler *s, const float *logits, float largest,
+                      double per_temperature)
+{
+    for (uint32_t i = 0; i < s->usable; i++)
+        s->weight[i] = weight_of(logits[i], largest, per_temperature);
+}
+
+static void weigh_best(struct sampler *s, const float *logits, float largest,
+                       double per_temperature, uint32_t k)
+{
+    select_best(s->ranked, k, logits, s->usable);
+    memset(s->weight, 0, s->usable * sizeof *s->weight);
+    for (uint32_t i = 0; i < k; i++) {
+        uint32_t id = ranked_id(s->ranked[i]);
+        s->weight[id] = weight_of(logits[id], largest, per_temperature);
+    }
+}
+
+/* Keep the shortest head of the ranking that holds top_p of the mass.  Ids below
+ * (1 - top_p) / n of it cannot be in that head, for all of them together hold less than
+ * what the head leaves out.  The others go into a heap with the best at its root (its
+ * order is turned over by ~), and only the head is taken off it. */
+static void keep_nucleus(struct sampler *s, const float *logits, double top_p)
+{
+    double total = sum(s->weight, s->usable);
+    double least = (1 - top_p) / s->usable * total;
+    uint64_t *heap = s->ranked;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->usable; i++) {
+        if (s->weight[i] > 0 && (double)s->weight[i] >= least)
+            heap[n++] = ~rank_of(logits[i], i);
+        else
+            s->weight[i] = 0;
+    }
+    heapify(heap, n);
+
+    double mass = 0;
+    do {
+        mass += (double)s->weight[ranked_id(~heap[0])];
+        heap[0] = heap[--n];
+        sift_down(heap, n, 0);
+    } while (n > 0 && mass < top_p * total);
+
+    for (uint32_t i = 0; i < n; i++) s->weight[ranked_id(~heap[i])] = 0;
+}
+
+static void keep_likelier_than(struct sampler *s, float min_p)
+{
+    float least = min_p < 1 ? min_p : 1;  // the likeliest has weight 1 and always stays
+    for (uint32_t i = 0; i < s->usable; i++)
+        s->weight[i] = s->weight[i] < least ? 0 : s->weight[i];
+}
+
+/* The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+ * Generators", 2014, with the constants of Stafford's Mix13). */
+static uint64_t mix64(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Number (choice, step) of the SplitMix64 sequence that starts at the mixed seed, as a
+ * double in [0, 1): a counter in place of a state. */
+static double uniform(uint64_t seed, uint32_t choice, uint32_t step)
+{
+    uint64_t counter = ((uint64_t)choice << 32 | step) + 1;
+    uint64_t bits = mix64(mix64(seed) + counter * 0x9e3779b97f4a7c15u);
+    return (double)(bits >> 11) * 0x1p-53;
+}
+
+/* The id at which the running sum of weights passes u of the whole.  Rounding may leave
+ * the sum short of it at the very end: then the last id with any weight. */
+static int32_t draw(const struct sampler *s, double u)
+{
+    double target = u * sum(s->weight, s->usable), before = 0;
+    uint32_t i = 0, last = 0;
+    for (double part; i + 64 <= s->usable; i += 64, before += part) {
+        part = sum(s->weight + i, 64);
+        if (before + part > target) break;
+    }
+    for (; i < s->usable; i++) {
+        before += (double)s->weight[i];
+        if (s->weight[i] > 0) last = i;
+        if (s->weight[i] > 0 && before > target) return (int32_t)i;
+    }
+    while (s->weight[last] <= 0) last = last ? last - 1 : s->usable - 1;
+    return (int32_t)last;
+}
+
+/* ---- logprobs ---- */
+
+static float logprob_of(float logit, float largest, double log_total)
+{
+    double x = (double)logit - (double)largest - log_total;
+    return x > (double)LOGPROB_MIN ? (float)x : LOGPROB_MIN;
+}
+
+static void fill_logprobs(struct sampler *s, const float *logits, float largest,
+                          uint32_t n_top, struct sample *out)
+{
+    weigh_all(s, logits, largest, 1);
+    double log_total = log(sum(s->weight, s->usable));
+    out->logprob = logprob_of(logits[out->id], largest, log_total);
+
+    if (n_top > SAMPLER_MAX_TOP) n_top = SAMPLER_MAX_TOP;
+    if (n_top > s->usable) n_top = s->usable;
+    out->n_top = n_top;
+    if (n_top == 0) return;
+
+    select_best(s->ranked, n_top, logits, s->usable);
+    sort_heap(s->ranked, n_top);
+    for (uint32_t i = 0; i < n_top; i++) {
+        uint32_t id = ranked_id(s->ranked[i]);
+        out->top[i] = (struct token_logprob){
+            (int32_t)id, logprob_of(logits[id], largest, log_total)};
+    }
+}
+
+/* ---- picking ---- */
+
+static bool is_adjusted(const struct sampling *how, uint32_t n_history)
+{
+    bool penal = how->presence_penalty != 0 || how->frequency_penalty != 0;
+    return how->n_bias > 0 || (penal && n_history > 0);
+}
+
+/* OpenAI's formula: a logit loses presence_penalty once if its id was generated at all,
+ * and frequency_penalty for each time. */
+static void adjust(struct sampler *s, const float *logits, const struct sampling *how,
+                   const int32_t *history, uint32_t n)
+{
+    memcpy(s->adjusted, logits, s->vocab * sizeof *s->adjusted);
+    for (uint32_t i = 0; i < how->n_bias; i++)
+        s->adjusted[how->bias[i].id] += how->bias[i].bias;
+
+    for (uint32_t i = 0; i < n; i++) s->count[history[i]]++;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t *count = &s->count[history[i]];
+        if (*count == 0) continue;
+        s->adjusted[history[i]] -=
+            how->presence_penalty + how->frequency_penalty * (float)*count;
+        *count = 0;
+    }
+}
+
+static int32_t choose(struct sampler *s, const float *logits, float largest,
+                      const struct sampling *how, double u)
+{
+    double per_temperature = 1 / (double)how->temperature;
+    if (how->top_k > 0 && how->top_k < s->usable)
+        weigh_best(s, logits, largest, per_temperature, how->top_k);
+    else
+        weigh_all(s, logits, largest, per_temperature);
+
+    if (how->top_p < 1) keep_nucleus(s, logits, (double)how->top_p);
+    if (how->min_p > 0) keep_likelier_than(s, how->min_p);
+    return draw(s, u);
+}
+
+int sampler_pick(struct sampler *s, const float *logits, const struct sampling *how,
+                 uint32_t choice, uint32_t step, const int32_t *history, uint32_t n,
+                 struct sample *out)
+{
+    float largest, largest_adjusted;
+    int rc = find_largest(logits, s->usable, &largest);
+    if (rc < 0) return rc;
+
+    const float *final = logits;
+    largest_adjusted = largest;
+    if (is_adjusted(how, n)) {
+        adjust(s, logits, how, history, n);
+        final = s->adjusted;
+        rc = find_largest(final, s->usable, &largest_adjusted);
+        if (rc < 0) return rc;
+    }
+    out->n_top = 0;
+    out->logprob = 0;
+    out->id = how->temperature > 0 ? choose(s, final, largest_adjusted, how,
+                                            uniform(how->seed, choice, step))
+                                   : first_equal(final, largest_adjusted);
+    if (how->logprobs) fill_logprobs(s, logits, largest, how->top_logprobs, out);
+    return 0;
+}
+
+int sampler_score(struct sampler *s, const float *logits, const struct sampling *how,
+                  int32_t id, struct sample *out)
+{
+    if (id < 0 || (uint32_t)id >= s->usable) return -EINVAL;
+    float largest;
+    int rc = find_largest(logits, s->usable, &largest);
+    if (rc < 0) return rc;
+
+    out->id = id;
+    out->n_top = 0;
+    out->logprob = 0;
+    if (how->logprobs) fill_logprobs(s, logits, largest, how->top_logprobs, out);
+    return 0;
+}
