@@ -1,5 +1,6 @@
 # Builds, runs and tests dormouse.  `make help` lists what there is.
 #
+#   make run                         from an empty folder to a conversation
 #   make                             the server, optimized, into build/cpu/
 #   make SAN=address,undefined test  everything sanitized, in build/cpu-address-undefined/
 #   make CC=clang BUILD=build/clang  another compiler, in a directory of its own
@@ -37,15 +38,15 @@ ALL_LDFLAGS = $(SANFLAGS) -pthread $(LDFLAGS)
 LDLIBS     += -lm
 
 # ---- dependencies ------------------------------------------------------------
-# pkg-config name : Debian package.  jsmn is one header and has no .pc file.
 
-DEPS := libmicrohttpd:libmicrohttpd-dev libcjson:libcjson-dev libpcre2-8:libpcre2-dev \
-        libutf8proc:libutf8proc-dev inih:libinih-dev libsodium:libsodium-dev \
-        cmocka:libcmocka-dev
-PKGS := $(foreach d,$(filter-out cmocka:%,$(DEPS)),$(firstword $(subst :, ,$(d))))
+PKGS      := libmicrohttpd libcjson libpcre2-8 libutf8proc inih libsodium
+RUN_DEBS  := pkg-config python3-venv libjsmn-dev libmicrohttpd-dev libcjson-dev libpcre2-dev \
+             libutf8proc-dev libinih-dev libsodium-dev
+TEST_DEBS := $(RUN_DEBS) libcmocka-dev clang clang-format libclang-rt-14-dev curl
 
-PKG_CFLAGS  = $(shell $(PKG_CONFIG) --cflags $(PKGS))
-PKG_LIBS    = $(shell $(PKG_CONFIG) --libs $(PKGS))
+# Asked once, when first needed: after `make deps` has had its chance.
+PKG_CFLAGS = $(eval PKG_CFLAGS := $$(shell $$(PKG_CONFIG) --cflags $$(PKGS)))$(PKG_CFLAGS)
+PKG_LIBS   = $(eval PKG_LIBS := $$(shell $$(PKG_CONFIG) --libs $$(PKGS)))$(PKG_LIBS)
 
 # ---- what is built -----------------------------------------------------------
 # A room may use the rooms named here and no others; `make layers` checks the includes,
@@ -108,7 +109,67 @@ $(BUILD)/%.c.o: %.c
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
+# ---- from an empty folder to a conversation ----------------------------------
+
+MODEL ?= models/smollm2-135m-instruct
+VENV  := build/venv
+
+run: deps ## install what is missing, get the model, build, serve; ARGS="--port 9000 ..."
+	@$(MAKE) --no-print-directory $(MODEL) all
+	$(Q)exec $(SERVER) serve $(MODEL) $(ARGS)
+
+deps: ## install the Debian packages that a build needs
+	$(call install_debs,$(RUN_DEBS))
+deps-test: ## and those that the tests need
+	$(call install_debs,$(TEST_DEBS))
+
+model: models/smollm2-135m-instruct ## get SmolLM2-135M-Instruct into models/
+
+models/smollm2-135m-instruct: | $(VENV)/numpy
+	@models.example/smollm2-135m-instruct/get.sh $@ $(VENV)/bin/python
+
+# Python packages live in environments under build/ and nowhere else.
+$(VENV)/numpy:
+	@echo "making a Python environment in $(VENV) for the conversion"
+	@python3 -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet numpy
+	@touch $@
+
+# Debian packages are installed where that asks nothing of anybody; else the one line
+# to type is printed.
+define install_debs
+@missing=; for p in $1; do \
+    dpkg-query -W -f='$${db:Status-Status}\n' $$p 2>/dev/null | grep -qx installed \
+        || missing="$$missing $$p"; \
+done; \
+test -z "$$missing" && exit 0; \
+if [ "$$(id -u)" = 0 ]; then as=; elif sudo -n true 2>/dev/null; then as=sudo; else \
+    echo "Debian packages are missing; please type:"; \
+    echo "    sudo apt-get install$$missing"; \
+    exit 1; \
+fi; \
+echo "installing$$missing"; \
+$$as apt-get update -q && $$as env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -q -y --no-install-recommends $$missing
+endef
+
 # ---- checks ------------------------------------------------------------------
+
+E2E_VENV := build/venv-e2e
+
+test: deps-test ## everything: unit and end-to-end tests, layers, headers, style
+	@$(MAKE) --no-print-directory model all $(TESTS) $(E2E_VENV)/ready
+	@tests/all.sh $(BUILD)
+
+$(E2E_VENV)/ready: tests/e2e/requirements.txt
+	@echo "making a Python environment in $(E2E_VENV) for the end-to-end tests"
+	@python3 -m venv $(E2E_VENV)
+	@$(E2E_VENV)/bin/python -m pip install --disable-pip-version-check --quiet uv
+	@$(E2E_VENV)/bin/uv pip install --quiet --python $(E2E_VENV)/bin/python -r $<
+	@touch $@
+
+e2e: $(SERVER) $(E2E_VENV)/ready ## the end-to-end tests; T=expression picks some
+	@DORMOUSE=$(SERVER) $(E2E_VENV)/bin/python -m pytest -q tests/e2e $(if $(T),-k "$(T)")
 
 unit: $(TESTS) ## the unit tests; T=room/name runs one program
 	@tests/run.sh $(if $(T),$(BUILD)/tests/$(dir $(T))test_$(notdir $(T)),$(TESTS))
@@ -131,6 +192,8 @@ headers: ## check that every header compiles by itself
 FORMATTED := $(wildcard */*.[ch] */*/*.[ch])
 format: ## rewrite the sources in the house style
 	$(CLANG_FORMAT) -i $(FORMATTED)
+style: check-format ## names, sizes and words that no file may break
+	@tests/style.sh
 check-format: ## fail if `make format` would change anything
 	@$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED)
 
@@ -144,7 +207,8 @@ help: ## this list
 Q    := $(if $(V),,@)
 say   = @$(if $(V),:,printf '  %-4s %s\n')
 
-.PHONY: all unit fuzz bench layers headers format check-format clean help
+.PHONY: all run deps deps-test model test e2e unit fuzz bench layers headers format style \
+        check-format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 MAKEFLAGS += --no-builtin-rules
