@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOGPROB_MIN (-9999.0f)
+#define LOGPROB_MIN  (-9999.0f)
+#define BUCKET_SHIFT 17                                   // see bucket_of()
+#define BUCKETS      ((0x3f800000u >> BUCKET_SHIFT) + 1)  // of weights 0 to 1
 
 /* Between calls every count is 0; the other arrays hold nothing that matters. */
 struct sampler {
@@ -13,6 +15,7 @@ struct sampler {
     float *weight;     // (vocab) exp((logit - largest) / temperature); 0: excluded
     uint64_t *ranked;  // (vocab) rank_of() of the ids that are to be sorted
     uint32_t *count;   // (vocab) how often an id occurs in the history
+    double mass[BUCKETS];
 };
 
 int sampler_open(struct sampler **out, uint32_t vocab, struct err *err)
@@ -144,15 +147,18 @@ static void select_best(uint64_t *heap, uint32_t k, const float *logits, uint32_
 /* ---- probabilities ---- */
 
 /* exp(x) for x <= 0 within 2 units in the last place, without a branch so that compilers
- * vectorise it; 0 below -87.  The polynomial and the two-part ln 2 are those of expf in
+ * vectorise it; 0 below -87.7.  The polynomial and the two-part ln 2 are those of expf in
  * S. L. Moshier's Cephes library. */
 static inline float exp_nonpositive(float x)
 {
-    float in_range = x < -87.0f ? -87.0f : x;
-    float shifted =
-        in_range * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to integer
-    float n = shifted - 12582912.0f;
-    float r = in_range - n * 0.693359375f + n * 2.12194440e-4f;
+    uint32_t magnitude;  // of numbers below 0, bits grow as they fall
+    memcpy(&magnitude, &x, sizeof magnitude);
+    magnitude = magnitude < 0xc2b00f5cu ? magnitude : 0xc2b00f5cu;  // -88.03
+    memcpy(&x, &magnitude, sizeof x);
+
+    float n = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
+    n -= 12582912.0f;
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -161,9 +167,9 @@ static inline float exp_nonpositive(float x)
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
     int32_t bits = ((int32_t)n + 127) * (1 << 23);
-    float power;
+    float power;  // 2^n; 0 where n is -127
     memcpy(&power, &bits, sizeof power);
-    return x < -87.0f ? 0.0f : p * power;
+    return p * power;
 }
 
 static double sum(const float *x, uint32_t n)
@@ -178,23 +184,22 @@ static double sum(const float *x, uint32_t n)
            ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
-/* The exponent is formed in double, where no temperature that a float can hold makes it
- * infinite or 0 * (1 / temperature) anything but 0. */
-static inline float weight_of(float logit, float largest, double per_temperature)
+/* per_temperature is at most 1e30: times 0 it is 0, and times the least difference of two
+ * logits it is far below -88. */
+static inline float weight_of(float logit, float largest, float per_temperature)
 {
-    double x = ((double)logit - (double)largest) * per_temperature;
-    return exp_nonpositive(x > -100 ? (float)x : -100.0f);
+    return exp_nonpositive((logit - largest) * per_temperature);
 }
 
 static void weigh_all(struct sampler *s, const float *logits, float largest,
-                      double per_temperature)
+                      float per_temperature)
 {
     for (uint32_t i = 0; i < s->usable; i++)
         s->weight[i] = weight_of(logits[i], largest, per_temperature);
 }
 
 static void weigh_best(struct sampler *s, const float *logits, float largest,
-                       double per_temperature, uint32_t k)
+                       float per_temperature, uint32_t k)
 {
     select_best(s->ranked, k, logits, s->usable);
     memset(s->weight, 0, s->usable * sizeof *s->weight);
@@ -204,31 +209,39 @@ static void weigh_best(struct sampler *s, const float *logits, float largest,
     }
 }
 
-/* Keep the shortest head of the ranking that holds top_p of the mass.  Ids below
- * (1 - top_p) / n of it cannot be in that head, for all of them together hold less than
- * what the head leaves out.  The others go into a heap with the best at its root (its
- * order is turned over by ~), and only the head is taken off it. */
+static inline uint32_t bucket_of(float weight)
+{
+    uint32_t bits;
+    memcpy(&bits, &weight, sizeof bits);
+    return bits >> BUCKET_SHIFT;
+}
+
+/* Keep the shortest head of the ranking that holds top_p of the mass.  Weights are first
+ * added up by their leading bits, 64 buckets to each power of two: whole buckets lie
+ * within the head or outside it, and only the one that its end falls into is sorted, and
+ * only as far as needed, in a heap with the best at the root (~ turns its order over). */
 static void keep_nucleus(struct sampler *s, const float *logits, double top_p)
 {
-    double total = sum(s->weight, s->usable);
-    double least = (1 - top_p) / s->usable * total;
+    double want = top_p * sum(s->weight, s->usable), mass = 0;
+    memset(s->mass, 0, sizeof s->mass);
+    for (uint32_t i = 0; i < s->usable; i++)
+        s->mass[bucket_of(s->weight[i])] += (double)s->weight[i];
+    uint32_t cut = BUCKETS - 1;
+    while (cut > 0 && mass + s->mass[cut] < want) mass += s->mass[cut--];
+
     uint64_t *heap = s->ranked;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->usable; i++) {
-        if (s->weight[i] > 0 && (double)s->weight[i] >= least)
-            heap[n++] = ~rank_of(logits[i], i);
-        else
-            s->weight[i] = 0;
+        uint32_t bucket = bucket_of(s->weight[i]);
+        if (bucket == cut) heap[n++] = ~rank_of(logits[i], i);
+        if (bucket < cut) s->weight[i] = 0;
     }
     heapify(heap, n);
-
-    double mass = 0;
-    do {
+    for (bool first = true; n > 0 && (first || mass < want); first = false) {
         mass += (double)s->weight[ranked_id(~heap[0])];
         heap[0] = heap[--n];
         sift_down(heap, n, 0);
-    } while (n > 0 && mass < top_p * total);
-
+    }
     for (uint32_t i = 0; i < n; i++) s->weight[ranked_id(~heap[i])] = 0;
 }
 
@@ -335,7 +348,7 @@ static void adjust(struct sampler *s, const float *logits, const struct sampling
 static int32_t choose(struct sampler *s, const float *logits, float largest,
                       const struct sampling *how, double u)
 {
-    double per_temperature = 1 / (double)how->temperature;
+    float per_temperature = 1 / fmaxf(how->temperature, 1e-30f);
     if (how->top_k > 0 && how->top_k < s->usable)
         weigh_best(s, logits, largest, per_temperature, how->top_k);
     else
