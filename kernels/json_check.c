@@ -235,6 +235,16 @@ static int compare_keys(const void *left, const void *right)
     }
 }
 
+static int duplicate(const struct scan *s, const struct key *k)
+{
+    // A long key is cut, between two characters.
+    uint32_t size = k->size < 100 ? k->size : 100;
+    while (size < k->size && size > 0 && (k->at[size] & 0xC0) == 0x80) size--;
+    return err_set(s->err, -EINVAL,
+                   "not valid JSON at byte %zu: duplicate key \"%.*s\"",
+                   (size_t)(k->at - s->text) - 1, (int)size, k->at);
+}
+
 /* Sort and compare the keys of the object that closes, and take them off the stack. */
 static int check_keys(struct scan *s, size_t first)
 {
@@ -246,8 +256,7 @@ static int check_keys(struct scan *s, size_t first)
     qsort(keys, n, sizeof *keys, compare_keys);
     for (size_t i = 1; i < n; i++) {
         if (compare_keys(&keys[i - 1], &keys[i]) != 0) continue;
-        const char *at = keys[i].at > keys[i - 1].at ? keys[i].at : keys[i - 1].at;
-        return invalid(s, (size_t)(at - s->text) - 1, "duplicate key");
+        return duplicate(s, keys[i].at > keys[i - 1].at ? &keys[i] : &keys[i - 1]);
     }
     return 0;
 }
