@@ -1,0 +1,415 @@
+/* attention.c - causal attention over paged KV, for decode and prefill alike.
+ *
+ * Exactness: positions are cut into segments of 256 at fixed places.  Within a segment a
+ * query goes over its KV blocks in order with an online softmax that starts empty; the
+ * segments are then joined in order.  What a query computes so depends on its position
+ * and window only.  Around that, work is grouped freely:
+ *
+ *   a sequence with one row      an item is (segment, KV head), so that one long
+ *   (decode)                     conversation keeps all threads busy; the parts wait in
+ *                                `partials` and are joined by a second job
+ *   a sequence with many rows    an item is (some neighbouring rows, KV head) and goes
+ *   (prefill)                    over all segments itself
+ *
+ * An item reads each K and V once for all of its rows and all query heads of the group.
+ * Blocks that no row of the item can see are not read.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEGMENT_BLOCKS 16
+#define SEGMENT        (SEGMENT_BLOCKS * KV_BLOCK_TOKENS)
+#define TILE_QUERIES   32  // query vectors of an item, where a group has no more
+
+_Static_assert(KV_BLOCK_TOKENS == PANEL, "scores of one block are one panel wide");
+
+struct attention_job {
+    const struct cpu *cpu;
+    float *out;
+    const struct buffer *qkv;
+    const struct kv_pool_mem *kv;
+    uint32_t layer;
+    const struct attention_shape *shape;
+    uint32_t group;    // query heads of a KV head
+    uint32_t dim;      // head_dim
+    uint32_t padded;   // head_dim in whole panels
+    uint32_t n_items;  // without the factor of kv_heads
+};
+
+/* An item at work.  Query vector r * group + g is head g of the group in row r. */
+struct tile {
+    const struct attention_job *job;
+    const struct attention_item *item;
+    uint32_t kv_head;
+    const uint32_t *pos;    // (n_rows)
+    const uint32_t *table;  // the sequence's blocks
+
+    float *q;            // (queries, dim), scaled
+    float *sum, *total;  // (queries, padded) of the segment, and of those before it
+    float *m, *l;        // (queries) likewise: running maximum and sum of softmax
+    float *total_m, *total_l;
+    float *scores;  // (queries, 16)
+    float *k, *v;   // one block: [dim][16] and [16][padded]
+};
+
+static uint32_t most_queries(const struct backend_limits *l)
+{
+    return l->max_q_heads > TILE_QUERIES ? l->max_q_heads : TILE_QUERIES;
+}
+
+static size_t padded_dim(uint32_t dim)
+{
+    return ALIGN_UP((size_t)dim, PANEL);
+}
+
+size_t cpu_attention_scratch(const struct backend_limits *l)
+{
+    size_t dim = padded_dim(l->max_head_dim);
+    return most_queries(l) * (3 * dim + 4 + KV_BLOCK_TOKENS) +
+           2 * KV_BLOCK_TOKENS * dim;
+}
+
+static size_t partial_floats(size_t padded)
+{
+    return padded + 16;  // m, l, and whole cache lines
+}
+
+int cpu_attention_open(struct cpu *c)
+{
+    const struct backend_limits *l = &c->base.limits;
+    c->max_partials = l->max_blocks / SEGMENT_BLOCKS + l->max_seqs;
+    c->max_items = l->max_rows + c->max_partials;
+    c->items = cpu_alloc(c->max_items * sizeof *c->items);
+    c->partials =
+        cpu_alloc((size_t)c->max_partials * l->max_q_heads *
+                  partial_floats(padded_dim(l->max_head_dim)) * sizeof *c->partials);
+    return c->items && c->partials ? 0 : -ENOMEM;
+}
+
+void cpu_attention_close(struct cpu *c)
+{
+    free(c->items);
+    free(c->partials);
+}
+
+/* The first key that the query at `pos` sees. */
+static uint32_t first_key(const struct attention_job *j, uint32_t pos)
+{
+    uint32_t w = j->shape->window;
+    return w && pos >= w ? pos - w + 1 : 0;
+}
+
+static uint32_t min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- one block ---- */
+
+/* The keys of a block that a query sees: from <= i < to, none where from >= to. */
+struct span {
+    uint32_t from, to;
+};
+
+static struct span span_of(const struct tile *t, uint32_t row, uint32_t block)
+{
+    uint32_t base = block * KV_BLOCK_TOKENS, pos = t->pos[row];
+    uint32_t first = first_key(t->job, pos);
+    if (pos < base || first >= base + KV_BLOCK_TOKENS) return (struct span){0, 0};
+    return (struct span){max(first, base) - base, min(pos - base + 1, KV_BLOCK_TOKENS)};
+}
+
+static const char *plane_of(const struct tile *t, uint32_t block, int v)
+{
+    const struct kv_pool_mem *kv = t->job->kv;
+    return (const char *)kv->base + t->table[block] * kv_block_bytes(&kv->shape) +
+           kv_plane_offset(&kv->shape, t->job->layer, v, t->kv_head);
+}
+
+/* Blocks of a sequence lie far apart, so the hardware cannot guess the next one. */
+static void prefetch_block(const struct tile *t, uint32_t block)
+{
+    size_t bytes =
+        (size_t)KV_BLOCK_TOKENS * t->job->dim * dtype_bytes(t->job->kv->shape.dtype);
+    for (int v = 0; v < 2; v++) {
+        const char *p = plane_of(t, block, v);
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+    }
+}
+
+static void load_block(const struct tile *t, uint32_t block)
+{
+    const struct attention_job *j = t->job;
+    const struct cpu_path *path = j->cpu->path;
+    enum dtype type = j->kv->shape.dtype;
+    const char *v = plane_of(t, block, 1);
+    path->transpose(t->k, plane_of(t, block, 0), type, j->dim);
+    if (j->padded == j->dim) {
+        path->widen(t->v, v, type, (size_t)KV_BLOCK_TOKENS * j->dim);
+        return;
+    }
+    for (uint32_t i = 0; i < KV_BLOCK_TOKENS; i++) {
+        float *row = t->v + (size_t)i * j->padded;
+        path->widen(row, v + (size_t)i * j->dim * dtype_bytes(type), type, j->dim);
+        memset(row + j->dim, 0, (j->padded - j->dim) * sizeof *row);
+    }
+}
+
+/* y(queries, 16 at y) = or += x(queries, k) w(k, 16), in tiles of equal height. */
+static void tiles(const struct tile *t, uint32_t queries, uint32_t k, const float *x,
+                  size_t ldx, const float *w, size_t ldw, float *y, size_t ldy,
+                  bool add)
+{
+    tile_fn *tile = t->job->cpu->path->tile[DTYPE_F32];
+    uint32_t n = (queries + TILE_ROWS - 1) / TILE_ROWS, done = 0;
+    for (uint32_t i = 1; i <= n; i++) {
+        uint32_t next = queries * i / n;
+        tile(next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy, ldy, add);
+        done = next;
+    }
+}
+
+/* Scores of one row's queries to weights; sums so far shrink to the new maximum. */
+static void softmax_row(const struct tile *t, uint32_t row, struct span s)
+{
+    const struct attention_job *j = t->job;
+    for (uint32_t i = row * j->group; i < (row + 1) * j->group; i++) {
+        float scale = j->cpu->path->softmax(t->scores + (size_t)i * KV_BLOCK_TOKENS,
+                                            s.from, s.to, &t->m[i], &t->l[i]);
+        if (scale == 1.0f) continue;
+        float *sum = t->sum + (size_t)i * j->padded;
+        for (uint32_t d = 0; d < j->padded; d++) sum[d] *= scale;
+    }
+}
+
+/* Only tokens that the rows see are touched: what lies in the others may be anything. */
+static void add_values(const struct tile *t, uint32_t row, uint32_t rows, struct span s)
+{
+    const struct attention_job *j = t->job;
+    uint32_t first = row * j->group;
+    const float *p = t->scores + (size_t)first * KV_BLOCK_TOKENS + s.from;
+    for (uint32_t d = 0; d < j->padded; d += PANEL) {
+        tiles(t, rows * j->group, s.to - s.from, p, KV_BLOCK_TOKENS,
+              t->v + (size_t)s.from * j->padded + d, j->padded,
+              t->sum + (size_t)first * j->padded + d, j->padded, true);
+    }
+}
+
+static void attend_block(const struct tile *t, uint32_t block)
+{
+    const struct attention_job *j = t->job;
+    uint32_t begin = 0, end = t->item->n_rows;  // rows that see any of it: neighbours
+    while (begin < end && span_of(t, begin, block).to == 0) begin++;
+    while (end > begin && span_of(t, end - 1, block).to == 0) end--;
+    if (begin == end) return;
+
+    load_block(t, block);
+    uint32_t first = begin * j->group;
+    tiles(t, (end - begin) * j->group, j->dim, t->q + (size_t)first * j->dim, j->dim,
+          t->k, PANEL, t->scores + (size_t)first * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS,
+          false);
+
+    for (uint32_t row = begin, next; row < end; row = next) {
+        struct span s = span_of(t, row, block), other = s;
+        for (next = row; next < end && other.from == s.from && other.to == s.to;) {
+            softmax_row(t, next++, s);
+            if (next < end) other = span_of(t, next, block);
+        }
+        add_values(t, row, next - row, s);
+    }
+}
+
+/* ---- segments ---- */
+
+/* Join (m, l, sum) of a segment to what the segments before it came to. */
+static void join(float *total_m, float *total_l, float *total, float m, float l,
+                 const float *sum, uint32_t n)
+{
+    float top = *total_m > m ? *total_m : m;
+    float before = expf(*total_m - top), now = expf(m - top);
+    for (uint32_t d = 0; d < n; d++) total[d] = total[d] * before + sum[d] * now;
+    *total_l = *total_l * before + l * now;
+    *total_m = top;
+}
+
+static void attend_segment(const struct tile *t, uint32_t segment, uint32_t first_block,
+                           uint32_t last_block)
+{
+    const struct attention_job *j = t->job;
+    uint32_t queries = t->item->n_rows * j->group;
+    for (uint32_t i = 0; i < queries; i++) t->m[i] = -INFINITY;
+    memset(t->l, 0, queries * sizeof *t->l);
+    memset(t->sum, 0, (size_t)queries * j->padded * sizeof *t->sum);
+
+    uint32_t block = max(first_block, segment * SEGMENT_BLOCKS);
+    uint32_t end = min(last_block + 1, (segment + 1) * SEGMENT_BLOCKS);
+    for (; block < end; block++) {
+        if (block + 1 < end) prefetch_block(t, block + 1);
+        attend_block(t, block);
+    }
+}
+
+static void join_segment(const struct tile *t, uint32_t segment)
+{
+    const struct attention_job *j = t->job;
+    for (uint32_t i = 0; i < t->item->n_rows * j->group; i++) {
+        uint32_t pos = t->pos[i / j->group], first = first_key(j, pos) / SEGMENT;
+        float *total = t->total + (size_t)i * j->padded;
+        const float *sum = t->sum + (size_t)i * j->padded;
+        if (segment < first || segment > pos / SEGMENT) continue;
+        if (segment > first) {
+            join(&t->total_m[i], &t->total_l[i], total, t->m[i], t->l[i], sum,
+                 j->padded);
+            continue;
+        }
+        memcpy(total, sum, j->padded * sizeof *total);
+        t->total_m[i] = t->m[i];
+        t->total_l[i] = t->l[i];
+    }
+}
+
+/* ---- items ---- */
+
+static float *partial_of(const struct attention_job *j, uint32_t partial, uint32_t head)
+{
+    return j->cpu->partials +
+           ((size_t)partial * j->shape->q_heads + head) * partial_floats(j->padded);
+}
+
+static float *out_of(const struct attention_job *j, uint32_t row, uint32_t head)
+{
+    return j->out + ((size_t)row * j->shape->q_heads + head) * j->dim;
+}
+
+static void write_out(float *out, const float *sum, float l, uint32_t n)
+{
+    float inverse = 1.0f / l;
+    for (uint32_t d = 0; d < n; d++) out[d] = sum[d] * inverse;
+}
+
+static void set_up(struct tile *t, float *scratch)
+{
+    const struct attention_job *j = t->job;
+    uint32_t queries = t->item->n_rows * j->group;
+    size_t wide = (size_t)queries * j->padded;
+    t->k = scratch;
+    t->v = t->k + (size_t)KV_BLOCK_TOKENS * j->padded;
+    t->scores = t->v + (size_t)KV_BLOCK_TOKENS * j->padded;
+    t->q = t->scores + (size_t)queries * KV_BLOCK_TOKENS;
+    t->sum = t->q + wide;
+    t->total = t->sum + wide;
+    t->m = t->total + wide;
+    t->l = t->m + queries;
+    t->total_m = t->l + queries;
+    t->total_l = t->total_m + queries;
+
+    for (uint32_t i = 0; i < queries; i++) {
+        const float *q = cpu_row(j->qkv, t->item->row + i / j->group) +
+                         ((size_t)t->kv_head * j->group + i % j->group) * j->dim;
+        float *to = t->q + (size_t)i * j->dim;
+        for (uint32_t d = 0; d < j->dim; d++) to[d] = q[d] * j->shape->scale;
+    }
+}
+
+static void attend_item(void *arg, uint32_t i, uint32_t thread)
+{
+    const struct attention_job *j = arg;
+    const struct batch *b = j->cpu->base.batch;
+    uint32_t kv_heads = j->shape->kv_heads;
+    // The last rows of a prompt see the most, so they go first and no thread is left
+    // with them at the end.
+    const struct attention_item *item = &j->cpu->items[j->n_items - 1 - i / kv_heads];
+    struct tile t = {.job = j, .item = item, .kv_head = i % kv_heads};
+    t.pos = b->pos + item->row;
+    t.table = b->blocks + b->block_start[item->seq];
+    set_up(&t, cpu_scratch(j->cpu, thread));
+
+    uint32_t first = first_key(j, t.pos[0]) / KV_BLOCK_TOKENS;
+    uint32_t last = t.pos[item->n_rows - 1] / KV_BLOCK_TOKENS;
+    if (item->partial != NO_PARTIAL) {
+        attend_segment(&t, item->segment, first, last);
+        for (uint32_t g = 0; g < j->group; g++) {
+            float *p = partial_of(j, item->partial, t.kv_head * j->group + g);
+            memcpy(p, t.sum + (size_t)g * j->padded, j->padded * sizeof *p);
+            p[j->padded] = t.m[g];
+            p[j->padded + 1] = t.l[g];
+        }
+        return;
+    }
+    for (uint32_t s = first / SEGMENT_BLOCKS; s <= last / SEGMENT_BLOCKS; s++) {
+        attend_segment(&t, s, first, last);
+        join_segment(&t, s);
+    }
+    for (uint32_t q = 0; q < item->n_rows * j->group; q++) {
+        float *out =
+            out_of(j, item->row + q / j->group, t.kv_head * j->group + q % j->group);
+        write_out(out, t.total + (size_t)q * j->padded, t.total_l[q], j->dim);
+    }
+}
+
+/* The partials of a row follow each other; its first item joins them all. */
+static void join_item(void *arg, uint32_t i, uint32_t thread)
+{
+    (void)thread;
+    const struct attention_job *j = arg;
+    const struct attention_item *items = j->cpu->items, *item = &items[i];
+    if (item->partial == NO_PARTIAL || (i > 0 && items[i - 1].seq == item->seq)) return;
+    uint32_t n = 1;
+    while (i + n < j->n_items && items[i + n].seq == item->seq) n++;
+    for (uint32_t h = 0; h < j->shape->q_heads; h++) {
+        float *total = partial_of(j, item->partial, h);
+        for (uint32_t s = 1; s < n; s++) {
+            const float *p = partial_of(j, item->partial + s, h);
+            join(&total[j->padded], &total[j->padded + 1], total, p[j->padded],
+                 p[j->padded + 1], p, j->padded);
+        }
+        write_out(out_of(j, item->row, h), total, total[j->padded + 1], j->dim);
+    }
+}
+
+/* Fill cpu->items; answers whether any leaves a partial. */
+static bool plan(struct cpu *c, struct attention_job *j)
+{
+    const struct batch *b = c->base.batch;
+    uint32_t tile_rows = max(1, TILE_QUERIES / j->group), partials = 0;
+    for (uint32_t s = 0; s < b->n_seqs; s++) {
+        uint32_t row = b->row_start[s], end = b->row_start[s + 1];
+        uint32_t first = first_key(j, b->pos[row]) / SEGMENT;
+        uint32_t last = b->pos[end - 1] / SEGMENT;
+        if (end - row == 1 && last > first) {
+            for (uint32_t seg = first; seg <= last; seg++) {
+                c->items[j->n_items++] =
+                    (struct attention_item){s, row, 1, seg, partials++};
+            }
+            continue;
+        }
+        for (; row < end; row += tile_rows) {
+            c->items[j->n_items++] = (struct attention_item){
+                s, row, min(tile_rows, end - row), 0, NO_PARTIAL};
+        }
+    }
+    return partials > 0;
+}
+
+void cpu_attention(struct backend *b, struct buffer *out, const struct buffer *qkv,
+                   const struct kv_pool_mem *kv, uint32_t layer,
+                   const struct attention_shape *s)
+{
+    struct cpu *c = cpu_of(b);
+    struct attention_job j = {
+        .cpu = c, .out = out->data, .qkv = qkv, .kv = kv, .layer = layer, .shape = s};
+    j.group = s->q_heads / s->kv_heads;
+    j.dim = s->head_dim;
+    j.padded = (uint32_t)padded_dim(s->head_dim);
+    bool partial = plan(c, &j);
+    pool_run(c->pool, j.n_items * s->kv_heads, attend_item, &j);
+    if (partial) pool_run(c->pool, j.n_items, join_item, &j);
+}

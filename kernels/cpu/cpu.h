@@ -1,0 +1,111 @@
+/* cpu.h - the CPU backend's own state, shared by the files of this folder.
+ *
+ *     cpu.c         opening, memory, the table of operations
+ *     matrix.c      packing of weights, embed
+ *     matmul.c      y = x W^T: tiles over panels and rows
+ *     attention.c   paged attention; rope_store beside it in rope.c
+ *     rows.c        norms, activation: everything that goes row by row
+ *     pool.c        threads
+ *     path*.c       inner kernels for each instruction set
+ *
+ * Owns     see struct cpu.
+ * Threads  the caller's thread enters; items of the pool read this struct and write only
+ *          their own thread's scratch and their own part of the output.
+ */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include "kernels/backend.h"
+#include "kernels/cpu/path.h"
+#include "kernels/cpu/pool.h"
+
+#define CPU_MAX_THREADS 1024u
+
+/* A row operation on no more elements than this stays on one thread: handing it to
+ * another takes about as long as doing it. */
+#define CPU_ALONE 4096
+
+struct attention_item {
+    uint32_t seq;
+    uint32_t row, n_rows;  // rows of the batch, neighbours in one sequence
+    uint32_t segment;      // of positions, where `partial`
+    uint32_t partial;  // where the result goes in partials; NO_PARTIAL: to the output
+};
+#define NO_PARTIAL 0xffffffffu
+
+struct cpu {
+    struct backend base;
+    const struct cpu_path *path;
+    struct pool *pool;
+
+    // Scratch of every thread, one behind the other:
+    float *scratch;
+    size_t scratch_each;  // floats
+
+    // Of the current batch:
+    float *rope_cos, *rope_sin;  // (max_rows, rope_dim / 2)
+    const float *inv_freq;       // borrowed, during begin
+    uint32_t *row_seq;           // (max_rows) the sequence of a row
+
+    // Of the current attention:
+    struct attention_item *items;  // (max_items)
+    uint32_t max_items;
+    float *partials;  // (max_partials, max_q_heads, 2 + max_head_dim padded)
+    uint32_t max_partials;
+};
+
+static inline struct cpu *cpu_of(struct backend *b)
+{
+    return CONTAINER_OF(b, struct cpu, base);
+}
+
+static inline float *cpu_scratch(const struct cpu *c, uint32_t thread)
+{
+    return c->scratch + thread * c->scratch_each;
+}
+
+static inline float *cpu_row(const struct buffer *x, uint32_t row)
+{
+    return (float *)x->data + (size_t)row * x->cols;
+}
+
+/* Memory for arrays that kernels stream through: on a cache line, in huge pages where it
+ * is large.  Freed by free(). */
+void *cpu_alloc(size_t bytes);
+
+/* pool_run over `rows` in groups, or alone where rows * cols is small. */
+void cpu_run_rows(struct cpu *c, uint32_t rows, uint32_t cols, pool_fn *fn, void *arg);
+
+size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum dtype type);
+int cpu_matrix_load(struct backend *b, struct matrix *m,
+                    const struct matrix_part *parts, uint32_t n_parts, struct err *err);
+void cpu_matrix_free(struct backend *b, struct matrix *m);
+void cpu_embed(struct backend *b, struct buffer *x, const struct matrix *table);
+
+size_t cpu_matmul_scratch(void);  // floats of one thread
+void cpu_matmul(struct backend *b, struct buffer *y, const struct matrix *m,
+                const struct buffer *x);
+void cpu_logits(struct backend *b, float *logits, const struct matrix *m,
+                const struct buffer *x);
+
+size_t cpu_attention_scratch(const struct backend_limits *l);  // floats of one thread
+int cpu_attention_open(struct cpu *c);                         // -ENOMEM
+void cpu_attention_close(struct cpu *c);
+void cpu_attention(struct backend *b, struct buffer *out, const struct buffer *qkv,
+                   const struct kv_pool_mem *kv, uint32_t layer,
+                   const struct attention_shape *s);
+
+int cpu_rope_open(struct cpu *c);  // -ENOMEM
+void cpu_rope_close(struct cpu *c);
+void cpu_rope_begin(struct backend *b, const float *inv_freq, uint32_t head_dim);
+void cpu_rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
+                    uint32_t layer, const struct attention_shape *s);
+
+void cpu_rmsnorm(struct backend *b, struct buffer *y, const struct buffer *x,
+                 const float *w, float eps);
+void cpu_add_rmsnorm(struct backend *b, struct buffer *y, struct buffer *x,
+                     const struct buffer *d, const float *w, float eps);
+void cpu_silu_mul(struct backend *b, struct buffer *y, const struct buffer *gu);
+void cpu_gather_logit_rows(struct backend *b, struct buffer *y, const struct buffer *x);
+
+#endif

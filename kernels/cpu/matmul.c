@@ -1,0 +1,188 @@
+/* matmul.c - y = x W^T over packed panels, for one row and for hundreds.
+ *
+ * Exactness: k is cut into blocks whose length depends on the number of columns only.
+ * Each output is the sum over one block, plus the sum over the next, and so on, plus the
+ * bias; a sum over a block is one tile_fn.  How rows, panels and threads are grouped
+ * around that changes when an output is computed, never how.
+ *
+ * Few rows: a tile reads the packed weights as they are; memory is the limit.
+ * Many rows: a panel's block is widened to f32 once, in L1, and all rows of a chunk that
+ * stays in L2 pass over it; arithmetic is the limit.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+#define K_BLOCK    256    // at most; [256][16] f32 is half of a 32 KiB L1
+#define CHUNK_ROWS 96     // rows that share a widened block
+#define GROUP      8      // panels of one item, at most
+#define ITEM_BYTES 65536  // of weights in one item of few rows, at most
+
+struct matmul_job {
+    const struct cpu *cpu;
+    const struct matrix *m;
+    const float *x;
+    float *y;
+    uint32_t rows;
+    uint32_t panels, group;  // all, and of one item
+    uint32_t groups;
+    uint32_t chunk;  // rows of one item
+    uint32_t k_block;
+};
+
+size_t cpu_matmul_scratch(void)
+{
+    return (size_t)(K_BLOCK + CHUNK_ROWS) * PANEL;
+}
+
+static uint32_t min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t ceil_div(uint32_t n, uint32_t by)
+{
+    return n / by + (n % by != 0);
+}
+
+/* Blocks of nearly the same length, so that none is too short to be worth its turn. */
+static uint32_t k_block_of(uint32_t cols)
+{
+    return ceil_div(cols, ceil_div(cols, K_BLOCK));
+}
+
+/* Where the outputs of a panel go: into y, or where y has fewer than 16 columns left,
+ * into `spill`, from which copy_spill takes them. */
+struct target {
+    float *y;
+    size_t ldy;
+};
+
+static struct target target_of(const struct matmul_job *j, uint32_t panel, uint32_t row,
+                               float *spill)
+{
+    if (j->m->rows - panel * PANEL < PANEL) return (struct target){spill, PANEL};
+    return (struct target){j->y + (size_t)row * j->m->rows + panel * PANEL, j->m->rows};
+}
+
+static void copy_spill(const struct matmul_job *j, uint32_t panel, uint32_t row,
+                       uint32_t rows, const float *spill)
+{
+    uint32_t left = j->m->rows - panel * PANEL;
+    if (left >= PANEL) return;
+    float *y = j->y + (size_t)row * j->m->rows + panel * PANEL;
+    for (uint32_t r = 0; r < rows; r++) {
+        memcpy(y + (size_t)r * j->m->rows, spill + r * PANEL, left * sizeof *y);
+    }
+}
+
+static void add_bias(const struct matmul_job *j, uint32_t panel, uint32_t row,
+                     uint32_t rows)
+{
+    if (!j->m->bias) return;
+    uint32_t n = min(PANEL, j->m->rows - panel * PANEL);
+    const float *bias = j->m->bias + panel * PANEL;
+    for (uint32_t r = row; r < row + rows; r++) {
+        float *y = j->y + (size_t)r * j->m->rows + panel * PANEL;
+        for (uint32_t c = 0; c < n; c++) y[c] += bias[c];
+    }
+}
+
+static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
+{
+    return (const char *)m->data +
+           ((size_t)panel * m->cols + k) * PANEL * dtype_bytes(m->type);
+}
+
+static void few_rows(void *arg, uint32_t i, uint32_t thread)
+{
+    (void)thread;
+    const struct matmul_job *j = arg;
+    const struct matrix *m = j->m;
+    tile_fn *tile = j->cpu->path->tile[m->type];
+    uint32_t end = min(j->panels, (i + 1) * j->group);
+    for (uint32_t p = i * j->group; p < end; p++) {
+        float spill[TILE_ROWS * PANEL];
+        struct target t = target_of(j, p, 0, spill);
+        for (uint32_t k = 0; k < m->cols; k += j->k_block) {
+            tile(j->rows, min(j->k_block, m->cols - k), j->x + k, m->cols,
+                 block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
+        }
+        copy_spill(j, p, 0, j->rows, spill);
+        add_bias(j, p, 0, j->rows);
+    }
+}
+
+/* All rows of a chunk over one widened block of one panel, in tiles of equal height. */
+static void chunk_tiles(const struct matmul_job *j, uint32_t row, uint32_t rows,
+                        uint32_t k, uint32_t n_k, const float *w, struct target t)
+{
+    tile_fn *tile = j->cpu->path->tile[DTYPE_F32];
+    uint32_t tiles = ceil_div(rows, TILE_ROWS), done = 0;
+    for (uint32_t i = 1; i <= tiles; i++) {
+        uint32_t next = rows * i / tiles;
+        tile(next - done, n_k, j->x + (size_t)(row + done) * j->m->cols + k, j->m->cols,
+             w, PANEL, t.y + done * t.ldy, t.ldy, k > 0);
+        done = next;
+    }
+}
+
+static void many_rows(void *arg, uint32_t i, uint32_t thread)
+{
+    const struct matmul_job *j = arg;
+    const struct matrix *m = j->m;
+    float *w = cpu_scratch(j->cpu, thread), *spill = w + K_BLOCK * PANEL;
+    uint32_t row = i / j->groups * j->chunk, rows = min(j->chunk, j->rows - row);
+    uint32_t first = i % j->groups * j->group, end = min(j->panels, first + j->group);
+    for (uint32_t k = 0; k < m->cols; k += j->k_block) {
+        uint32_t n_k = min(j->k_block, m->cols - k);
+        for (uint32_t p = first; p < end; p++) {
+            j->cpu->path->widen(w, block_of(m, p, k), m->type, (size_t)n_k * PANEL);
+            chunk_tiles(j, row, rows, k, n_k, w, target_of(j, p, row, spill));
+        }
+    }
+    for (uint32_t p = first; p < end; p++) {
+        copy_spill(j, p, row, rows, spill);
+        add_bias(j, p, row, rows);
+    }
+}
+
+/* Panels of an item: as many as `most`, but several items for every thread. */
+static uint32_t group_of(const struct matmul_job *j, uint32_t chunks, uint32_t most)
+{
+    uint32_t fair = ceil_div(j->panels * chunks, 4 * j->cpu->base.threads);
+    uint32_t group = min(fair, most);
+    return group ? group : 1;
+}
+
+static void multiply(struct cpu *c, float *y, const struct matrix *m, const float *x,
+                     uint32_t rows)
+{
+    struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
+    j.panels = ceil_div(m->rows, PANEL);
+    j.k_block = k_block_of(m->cols);
+    if (rows <= TILE_ROWS) {
+        size_t panel_bytes = (size_t)m->cols * PANEL * dtype_bytes(m->type);
+        j.group = group_of(&j, 1, (uint32_t)(ITEM_BYTES / panel_bytes));
+        pool_run(c->pool, ceil_div(j.panels, j.group), few_rows, &j);
+        return;
+    }
+    uint32_t chunks = ceil_div(rows, CHUNK_ROWS);
+    j.chunk = ceil_div(rows, chunks);
+    chunks = ceil_div(rows, j.chunk);
+    j.group = group_of(&j, chunks, GROUP);
+    j.groups = ceil_div(j.panels, j.group);
+    pool_run(c->pool, chunks * j.groups, many_rows, &j);
+}
+
+void cpu_matmul(struct backend *b, struct buffer *y, const struct matrix *m,
+                const struct buffer *x)
+{
+    multiply(cpu_of(b), y->data, m, x->data, b->batch->n_rows);
+}
+
+void cpu_logits(struct backend *b, float *logits, const struct matrix *m,
+                const struct buffer *x)
+{
+    multiply(cpu_of(b), logits, m, x->data, b->batch->n_logits);
+}

@@ -1,0 +1,127 @@
+/* matrix.c - weights as the CPU keeps them: packed in panels of 16 outputs.
+ *
+ *     panel p, [k][16]:   W[16p][0]   W[16p+1][0]  ...  W[16p+15][0]
+ *                         W[16p][1]   W[16p+1][1]  ...  W[16p+15][1]
+ *                         ...
+ *
+ * in the matrix' own element type.  One pass over a panel computes 16 outputs with all
+ * loads in sequence, whatever the number of rows of x.  Outputs past the last are zero.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum dtype type)
+{
+    size_t bytes;
+    uint64_t padded = ALIGN_UP((uint64_t)rows, PANEL);
+    if (__builtin_mul_overflow(padded, (uint64_t)cols * dtype_bytes(type), &bytes))
+        return 0;
+    return bytes;
+}
+
+struct pack_job {
+    const struct matrix *m;
+    const struct matrix_part *parts;
+    uint32_t n_parts;
+};
+
+/* Row `row` of the stacked parts. */
+static const void *find_row(const struct pack_job *j, uint32_t row, enum dtype *type)
+{
+    const struct matrix_part *part = j->parts;
+    while (row >= part->rows) row -= part++->rows;
+    *type = part->type;
+    return (const char *)part->data +
+           (size_t)row * j->m->cols * dtype_bytes(part->type);
+}
+
+/* Write one row of `type` down column `column` of a panel of the matrix' type, which is
+ * the same or f32. */
+static void pack_row(void *panel, enum dtype to, uint32_t column, const void *src,
+                     enum dtype type, uint32_t cols)
+{
+    const unsigned char *s = src;
+    if (to == DTYPE_F32) {
+        for (uint32_t k = 0; k < cols; k++) {
+            dtype_to_f32((float *)panel + (size_t)k * PANEL + column,
+                         s + k * dtype_bytes(type), type, 1);
+        }
+        return;
+    }
+    for (uint32_t k = 0; k < cols; k++) {
+        memcpy((uint16_t *)panel + (size_t)k * PANEL + column, s + (size_t)2 * k, 2);
+    }
+}
+
+static void pack_panel(void *arg, uint32_t p, uint32_t thread)
+{
+    (void)thread;
+    const struct pack_job *j = arg;
+    const struct matrix *m = j->m;
+    size_t bytes = (size_t)m->cols * PANEL * dtype_bytes(m->type);
+    char *panel = (char *)m->data + p * bytes;
+    if (m->rows - p * PANEL < PANEL) memset(panel, 0, bytes);
+    for (uint32_t c = 0; c < PANEL && p * PANEL + c < m->rows; c++) {
+        enum dtype type;
+        const void *src = find_row(j, p * PANEL + c, &type);
+        pack_row(panel, m->type, c, src, type, m->cols);
+    }
+}
+
+int cpu_matrix_load(struct backend *b, struct matrix *m,
+                    const struct matrix_part *parts, uint32_t n_parts, struct err *err)
+{
+    m->data = cpu_alloc(m->bytes);
+    if (m->data && parts[0].bias)
+        m->bias = cpu_alloc((size_t)m->rows * sizeof *m->bias);
+    if (!m->data || (parts[0].bias && !m->bias)) {
+        free(m->data);
+        return err_set(err, -ENOMEM,
+                       "no memory for a matrix of %u rows and %u columns in %s",
+                       m->rows, m->cols, dtype_name(m->type));
+    }
+    float *bias = m->bias;
+    for (uint32_t i = 0; bias && i < n_parts; bias += parts[i++].rows) {
+        memcpy(bias, parts[i].bias, parts[i].rows * sizeof *bias);
+    }
+    struct pack_job j = {m, parts, n_parts};
+    pool_run(cpu_of(b)->pool, (m->rows - 1) / PANEL + 1, pack_panel, &j);
+    return 0;
+}
+
+void cpu_matrix_free(struct backend *b, struct matrix *m)
+{
+    (void)b;
+    free(m->data);
+    free(m->bias);
+}
+
+struct embed_job {
+    struct buffer *x;
+    const struct matrix *table;
+    const int32_t *ids;
+};
+
+/* The table may be the logits head too, so a row is gathered back out of its panel. */
+static void embed_row(void *arg, uint32_t r, uint32_t thread)
+{
+    (void)thread;
+    const struct embed_job *j = arg;
+    const struct matrix *t = j->table;
+    uint32_t id = (uint32_t)j->ids[r];
+    size_t at = (size_t)(id / PANEL) * PANEL * t->cols + id % PANEL;
+    size_t size = dtype_bytes(t->type);
+    const char *src = (const char *)t->data + at * size;
+    float *x = cpu_row(j->x, r);
+    for (uint32_t k = 0; k < t->cols; k++) {
+        dtype_to_f32(x + k, src + (size_t)k * PANEL * size, t->type, 1);
+    }
+}
+
+void cpu_embed(struct backend *b, struct buffer *x, const struct matrix *table)
+{
+    struct embed_job j = {x, table, b->batch->ids};
+    cpu_run_rows(cpu_of(b), b->batch->n_rows, x->cols, embed_row, &j);
+}

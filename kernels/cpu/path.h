@@ -1,0 +1,66 @@
+/* path.h - the inner kernels of the CPU backend, once for each instruction set.
+ *
+ * The files beside this one split an operation into items for the thread pool; what runs
+ * within an item is one of these functions.  All are pure: they read and write their
+ * arguments only, on the calling thread.  Pointers need the alignment of their element.
+ *
+ * Exact    within one path, each output element is computed by operations that depend
+ *          on its own inputs only: not on `rows`, not on its place in a vector register.
+ *          Paths may differ from each other in the last bits.
+ *
+ * A panel is 16 outputs of a matrix side by side, [k][16]; see matrix.c.
+ */
+#ifndef KERNELS_CPU_PATH_H
+#define KERNELS_CPU_PATH_H
+
+#include "kernels/dtype.h"
+
+#define PANEL     16  // outputs in a panel
+#define TILE_ROWS 6   // most rows of one tile
+
+/* One tile: y(rows, 16) = x(rows, k) w(k, 16), or added to y; 1 <= rows <= TILE_ROWS.
+ * Each element is the sum over ascending k, from zero, by multiply-add; `add` then adds
+ * that sum to y.  ldx, ldw, ldy are the strides in elements between rows of x, k and
+ * rows of y. */
+typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
+                     const void *w, size_t ldw, float *y, size_t ldy, bool add);
+
+struct cpu_path {
+    const char *name;      // for cpu_path
+    const char *describe;  // for people
+    bool (*supported)(void);
+
+    tile_fn *tile[3];  // by the dtype of w
+
+    void (*widen)(float *dst, const void *src, enum dtype t, size_t n);  // exact
+
+    /* To nearest even.  A finite value beyond f16 becomes +-65504, so that one outlier
+     * cannot turn a whole attention row into NaN. */
+    void (*narrow)(void *dst, const float *src, enum dtype t, size_t n);
+
+    /* dst[d][16] = the [16][n] rows of src, widened. */
+    void (*transpose)(float *dst, const void *src, enum dtype t, uint32_t n);
+
+    /* One block of online softmax (Milakov and Gimelshein, 2018).  s holds 16 scores; those
+     * of from <= i < to count.  With m' = max(*m, them): s becomes exp(s - m'), 0 where it
+     * does not count; *l becomes *l exp(*m - m') + sum(s); *m becomes m'.  Answers
+     * exp(*m - m'), by which the caller scales what it has summed so far.
+     * exp is within 2 ulp above -87.3, and 0 below. */
+    float (*softmax)(float s[16], uint32_t from, uint32_t to, float *m, float *l);
+
+    /* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
+    void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
+    void (*add)(float *x, const float *d, uint32_t n);  // x += d
+    void (*silu_mul)(float *y, const float *g, const float *u, uint32_t n);
+
+    /* HF's halves: (x[i], x[i + half]) rotated by the angle of cos[i], sin[i]. */
+    void (*rope)(float *x, const float *cos, const float *sin, uint32_t half);
+};
+
+extern const struct cpu_path cpu_path_portable;
+
+/* The best supported path, or the one of that name.  -ENODEV. */
+NODISCARD int cpu_path_choose(const struct cpu_path **out, const char *name,
+                              struct err *err);
+
+#endif

@@ -1,0 +1,175 @@
+/* path_portable.c - the inner kernels in plain C: the fall-back, and what to read first.
+ *
+ * Loops run over 16 or 8 independent lanes, which a compiler turns into whatever vector
+ * registers its target has; multiply and add stay separate roundings everywhere.
+ */
+#include "kernels/cpu/path.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool always(void)
+{
+    return true;
+}
+
+/* ---- tiles ---- */
+
+static inline float load(const void *p, enum dtype t, size_t i)
+{
+    switch (t) {
+    case DTYPE_F32: return ((const float *)p)[i];
+    case DTYPE_F16: return dtype_f16_to_f32(((const uint16_t *)p)[i]);
+    case DTYPE_BF16: return dtype_bf16_to_f32(((const uint16_t *)p)[i]);
+    }
+    return 0;
+}
+
+static inline __attribute__((always_inline)) void
+tile(enum dtype t, uint32_t rows, uint32_t k, const float *x, size_t ldx, const void *w,
+     size_t ldw, float *y, size_t ldy, bool add)
+{
+    for (uint32_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        float sum[PANEL] = {0};
+        for (uint32_t i = 0; i < k; i++) {
+            for (uint32_t c = 0; c < PANEL; c++)
+                sum[c] += x[i] * load(w, t, i * ldw + c);
+        }
+        for (uint32_t c = 0; c < PANEL; c++) y[c] = add ? y[c] + sum[c] : sum[c];
+    }
+}
+
+static void tile_f32(uint32_t rows, uint32_t k, const float *x, size_t ldx,
+                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
+{
+    tile(DTYPE_F32, rows, k, x, ldx, w, ldw, y, ldy, add);
+}
+
+static void tile_f16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
+                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
+{
+    tile(DTYPE_F16, rows, k, x, ldx, w, ldw, y, ldy, add);
+}
+
+static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
+                      const void *w, size_t ldw, float *y, size_t ldy, bool add)
+{
+    tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
+}
+
+/* ---- conversion ---- */
+
+static void narrow(void *dst, const float *src, enum dtype t, size_t n)
+{
+    if (t != DTYPE_F16) {
+        dtype_from_f32(dst, src, t, n);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        float v = src[i];
+        if (v > 65504.0f) v = 65504.0f;
+        if (v < -65504.0f) v = -65504.0f;
+        ((uint16_t *)dst)[i] = dtype_f32_to_f16(v);
+    }
+}
+
+static void transpose(float *dst, const void *src, enum dtype t, uint32_t n)
+{
+    for (uint32_t c = 0; c < PANEL; c++) {
+        for (uint32_t i = 0; i < n; i++) {
+            dst[i * PANEL + c] = load(src, t, (size_t)c * n + i);
+        }
+    }
+}
+
+/* ---- exp ---- */
+
+/* exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2, ln 2 in two parts so
+ * that r is exact, and exp(r) by its Taylor series to r^7 (the next term is below
+ * 2^-27).  Inputs up to 88.3 are good; above that the answer is that of 88.3. */
+static inline float exp_lane(float x)
+{
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    float v = x < -87.3f ? -87.3f : x > 88.3f ? 88.3f : x;
+    float shifted = v * 1.44269504f + magic;
+    float n = shifted - magic;
+    float r = v - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits - 0x4b400000u + 127) << 23;
+    float two_n;
+    memcpy(&two_n, &bits, sizeof two_n);
+    return x < -87.3f ? 0 : p * two_n;
+}
+
+static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l)
+{
+    float top = *m;
+    for (uint32_t i = from; i < to; i++) top = s[i] > top ? s[i] : top;
+    float scale = exp_lane(*m - top), sum = 0;
+    for (uint32_t i = 0; i < 16; i++) {
+        s[i] = i >= from && i < to ? exp_lane(s[i] - top) : 0;
+        sum += s[i];
+    }
+    *l = *l * scale + sum;
+    *m = top;
+    return scale;
+}
+
+/* ---- rows ---- */
+
+static void rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    float lanes[8] = {0}, sum = 0;
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (uint32_t c = 0; c < 8; c++) lanes[c] += x[i + c] * x[i + c];
+    }
+    for (; i < n; i++) lanes[i % 8] += x[i] * x[i];
+    for (uint32_t c = 0; c < 8; c++) sum += lanes[c];
+    float scale = 1.0f / sqrtf(sum / (float)n + eps);
+    for (i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+}
+
+static void add(float *x, const float *d, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) x[i] += d[i];
+}
+
+static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) y[i] = g[i] / (1.0f + exp_lane(-g[i])) * u[i];
+}
+
+static void rope(float *x, const float *cos, const float *sin, uint32_t half)
+{
+    for (uint32_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cos[i] - b * sin[i];
+        x[i + half] = b * cos[i] + a * sin[i];
+    }
+}
+
+const struct cpu_path cpu_path_portable = {
+    .name = "portable",
+    .describe = "portable C",
+    .supported = always,
+    .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .widen = dtype_to_f32,
+    .narrow = narrow,
+    .transpose = transpose,
+    .softmax = softmax,
+    .rmsnorm = rmsnorm,
+    .add = add,
+    .silu_mul = silu_mul,
+    .rope = rope,
+};

@@ -1,0 +1,98 @@
+/* rope.c - rotary position embedding, and storing K and V of a step in their blocks.
+ *
+ * The angles of a step's rows are computed once, in begin, for all layers: no table
+ * whose size a context length would bound.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+int cpu_rope_open(struct cpu *c)
+{
+    const struct backend_limits *l = &c->base.limits;
+    size_t angles = (size_t)l->max_rows * (l->max_head_dim / 2);
+    c->rope_cos = cpu_alloc((angles + 1) * sizeof *c->rope_cos);
+    c->rope_sin = cpu_alloc((angles + 1) * sizeof *c->rope_sin);
+    c->row_seq = cpu_alloc(l->max_rows * sizeof *c->row_seq);
+    return c->rope_cos && c->rope_sin && c->row_seq ? 0 : -ENOMEM;
+}
+
+void cpu_rope_close(struct cpu *c)
+{
+    free(c->rope_cos);
+    free(c->rope_sin);
+    free(c->row_seq);
+}
+
+static void angles_of_row(void *arg, uint32_t r, uint32_t thread)
+{
+    (void)thread;
+    struct cpu *c = arg;
+    uint32_t half = c->base.rope_dim / 2;
+    float *cos = c->rope_cos + (size_t)r * half, *sin = c->rope_sin + (size_t)r * half;
+    for (uint32_t i = 0; i < half; i++) {
+        float angle = (float)c->base.batch->pos[r] * c->inv_freq[i];
+        cos[i] = cosf(angle);
+        sin[i] = sinf(angle);
+    }
+}
+
+void cpu_rope_begin(struct backend *b, const float *inv_freq, uint32_t head_dim)
+{
+    struct cpu *c = cpu_of(b);
+    const struct batch *t = b->batch;
+    for (uint32_t s = 0; s < t->n_seqs; s++) {
+        for (uint32_t r = t->row_start[s]; r < t->row_start[s + 1]; r++) {
+            c->row_seq[r] = s;
+        }
+    }
+    c->inv_freq = inv_freq;
+    cpu_run_rows(c, t->n_rows, 8 * head_dim, angles_of_row,
+                 c);  // an angle costs many adds
+    c->inv_freq = NULL;
+}
+
+struct store_job {
+    const struct cpu *cpu;
+    struct buffer *qkv;
+    struct kv_pool_mem *kv;
+    uint32_t layer;
+    const struct attention_shape *shape;
+};
+
+static void store_row(void *arg, uint32_t r, uint32_t thread)
+{
+    (void)thread;
+    const struct store_job *j = arg;
+    const struct cpu_path *path = j->cpu->path;
+    const struct batch *t = j->cpu->base.batch;
+    const struct kv_shape *kv = &j->kv->shape;
+    uint32_t dim = kv->head_dim, half = dim / 2, q_heads = j->shape->q_heads;
+    const float *cos = j->cpu->rope_cos + (size_t)r * half;
+    const float *sin = j->cpu->rope_sin + (size_t)r * half;
+
+    float *q = cpu_row(j->qkv, r), *k = q + (size_t)q_heads * dim;
+    const float *v = k + (size_t)kv->kv_heads * dim;
+    for (uint32_t h = 0; h < q_heads + kv->kv_heads; h++) {
+        path->rope(q + (size_t)h * dim, cos, sin, half);
+    }
+
+    const uint32_t *table = t->blocks + t->block_start[j->cpu->row_seq[r]];
+    uint32_t block = table[t->pos[r] / KV_BLOCK_TOKENS];
+    char *base = (char *)j->kv->base + block * kv_block_bytes(kv) +
+                 (size_t)(t->pos[r] % KV_BLOCK_TOKENS) * dim * dtype_bytes(kv->dtype);
+    for (uint32_t h = 0; h < kv->kv_heads; h++) {
+        path->narrow(base + kv_plane_offset(kv, j->layer, 0, h), k + (size_t)h * dim,
+                     kv->dtype, dim);
+        path->narrow(base + kv_plane_offset(kv, j->layer, 1, h), v + (size_t)h * dim,
+                     kv->dtype, dim);
+    }
+}
+
+void cpu_rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
+                    uint32_t layer, const struct attention_shape *s)
+{
+    struct store_job j = {cpu_of(b), qkv, kv, layer, s};
+    cpu_run_rows(cpu_of(b), b->batch->n_rows, qkv->cols, store_row, &j);
+}
