@@ -21,9 +21,10 @@ struct model {
     struct model_config config;
     struct backend *backend;  // borrowed
     struct weights weights;
-    float *inv_freq;                                    // (head_dim / 2)
-    struct buffer x, h, qkv, attn, gate_up, ffn, last;  // activations, see forward.c
-    float *logits;                                      // (max_logits, vocab)
+    float *inv_freq;  // (head_dim / 2)
+    struct buffer x, h, delta, qkv, attn, gate_up, ffn,
+        last;       // activations, see forward.c
+    float *logits;  // (max_logits, vocab)
     struct model_options options;
 };
 
@@ -43,7 +44,8 @@ struct kv_shape model_kv_shape(const struct model_config *c, enum dtype kv);
 /* Compute the batch: K and V of all its rows are in the pool afterwards, and row i of
  * *logits, of config.vocab floats, belongs to batch->logit_rows[i]; it is valid until the
  * next call.  -EIO or the backend's error. -EINVAL, and nothing computed, where an id or
- * a position is out of range or the batch exceeds what was opened. */
+ * a position is out of range, a block to be written has another holder, or the batch
+ * exceeds what was opened. */
 NODISCARD int model_forward(struct model *m, struct kv_pool *kv,
                             const struct batch *batch, const float **logits,
                             struct err *err);
