@@ -50,10 +50,13 @@ struct options {
 };
 
 void options_defaults(struct options *o);
-/* argv without the program and the command's name.  0; 1: --help was printed; -EINVAL. */
+/* argv without the program and the command's name.  0; 1: --help or --version was printed;
+ * -EINVAL. */
 NODISCARD int options_read(struct options *o, int argc, char **argv, char **env,
                            struct err *err);
 /* The --help text, in groups, to standard output. */
 void options_help(void);
+/* A configuration file of every key, its default and its meaning, to standard output. */
+void options_print_reference(void);
 
 #endif

@@ -1,0 +1,267 @@
+#include "server/options.h"
+
+#include "server/options_table.h"
+#include "server/version.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PREFIX "DORMOUSE_"
+#define WIDTH  78
+
+void options_defaults(struct options *to)
+{
+    memset(to, 0, sizeof *to);
+    for (uint32_t i = 0; i < option_count; i++) {
+        const struct option *o = &option_table[i];
+        int rc = option_set(o, to, o->value, o->key, NULL);
+        assert(rc == 0);
+        (void)rc;
+    }
+}
+
+/* ---- environment ---- */
+
+/* DORMOUSE_KV_BYTES for kv_bytes, with "=" behind it. */
+static void env_name(char *buf, size_t cap, const char *key)
+{
+    size_t n = (size_t)snprintf(buf, cap, PREFIX "%s=", key);
+    for (size_t i = sizeof PREFIX - 1; i < n; i++)
+        if (buf[i] >= 'a' && buf[i] <= 'z') buf[i] = (char)(buf[i] - 'a' + 'A');
+}
+
+static const char *env_find(char **env, const char *key)
+{
+    char name[64];
+    env_name(name, sizeof name, key);
+    for (size_t n = strlen(name); env && *env; env++)
+        if (strncmp(*env, name, n) == 0) return *env + n;
+    return NULL;
+}
+
+static int read_env(struct options *to, char **env, struct err *err)
+{
+    for (uint32_t i = 0; i < option_count; i++) {
+        const char *value = env_find(env, option_table[i].key);
+        if (!value) continue;
+        char name[64], where[96];
+        env_name(name, sizeof name, option_table[i].key);
+        name[strlen(name) - 1] = 0;
+        snprintf(where, sizeof where, "environment variable %s", name);
+        int rc = option_set(&option_table[i], to, value, where, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* ---- flags ---- */
+
+struct args {
+    char **argv;
+    int n, at;
+};
+
+/* One flag with its value, or a positional argument (key NULL). */
+struct arg {
+    char key[64];
+    char where[96];
+    const char *value;
+    const struct option *option;  // NULL: --config, or positional
+    bool positional;
+};
+
+static bool is_word(const char *s, const char *long_flag, const char *short_flag)
+{
+    return strcmp(s, long_flag) == 0 || strcmp(s, short_flag) == 0;
+}
+
+/* The option of a flag, where "--no-x" means x = false and "--x" x = true. */
+static const char *bool_value(struct arg *a)
+{
+    const struct option *o = option_find(a->key);
+    if (o && o->type == OPTION_BOOL) {
+        a->option = o;
+        return "true";
+    }
+    if (strncmp(a->key, "no-", 3) || !(o = option_find(a->key + 3))) return NULL;
+    if (o->type != OPTION_BOOL) return NULL;
+    a->option = o;
+    return "false";
+}
+
+static int next_arg(struct args *in, struct arg *a, struct err *err)
+{
+    *a = (struct arg){0};
+    const char *text = in->argv[in->at++];
+    if (text[0] != '-' || text[1] == 0) {
+        a->positional = true;
+        a->value = text;
+        return 0;
+    }
+    size_t n = strcspn(text, "=");
+    snprintf(a->where, sizeof a->where, "flag %.*s", n < 64 ? (int)n : 64, text);
+    if (strncmp(text, "--", 2) || n < 3 || n - 2 >= sizeof a->key)
+        return err_set(err, -EINVAL, "%s is unknown; `dormouse serve --help` lists all",
+                       a->where);
+    memcpy(a->key, text + 2, n - 2);
+    bool config = strcmp(a->key, "config") == 0;
+    if (strchr(a->key, '_')) return option_unknown(a->key, a->where, true, err);
+
+    const char *implied = bool_value(a);
+    if (!implied && !config) a->option = option_find(a->key);
+    if (!a->option && !config) return option_unknown(a->key, a->where, true, err);
+    if (text[n] == '=') {
+        a->value = text + n + 1;
+        if (implied && strcmp(implied, "false") == 0)
+            return err_set(err, -EINVAL, "%s takes no value", a->where);
+    } else if (implied) {
+        a->value = implied;
+    } else if (in->at < in->n) {
+        a->value = in->argv[in->at++];
+    } else {
+        return err_set(err, -EINVAL, "%s needs a value", a->where);
+    }
+    return 0;
+}
+
+/* The configuration file that flags or environment name; NULL: none. */
+static int find_config(int argc, char **argv, char **env, const char **path,
+                       struct err *err)
+{
+    *path = env_find(env, "config");
+    struct args in = {argv, argc, 0};
+    while (in.at < in.n) {
+        struct arg a;
+        int rc = next_arg(&in, &a, err);
+        if (rc) return rc;
+        if (!a.option && !a.positional) *path = a.value;
+    }
+    if (*path && !**path) *path = NULL;
+    return 0;
+}
+
+static int read_flags(struct options *to, int argc, char **argv, struct err *err)
+{
+    const struct option *model = option_find("model");
+    const char *path = NULL;
+    struct args in = {argv, argc, 0};
+    while (in.at < in.n) {
+        struct arg a;
+        int rc = next_arg(&in, &a, err);
+        if (rc) return rc;
+        if (a.positional) {
+            if (path)
+                return err_set(
+                    err, -EINVAL,
+                    "one model directory is served, but both %.100s and %.100s "
+                    "are given",
+                    path, a.value);
+            path = a.value;
+            rc = option_set(model, to, path, "the model directory", err);
+        } else if (a.option) {
+            rc = option_set(a.option, to, a.value, a.where, err);
+        }
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int options_read(struct options *to, int argc, char **argv, char **env, struct err *err)
+{
+    options_defaults(to);
+    for (int i = 0; i < argc; i++) {
+        if (is_word(argv[i], "--help", "-h")) {
+            options_help();
+            return 1;
+        }
+        if (is_word(argv[i], "--version", "-V")) {
+            puts("dormouse " DORMOUSE_VERSION);
+            return 1;
+        }
+    }
+    const char *config;
+    int rc = find_config(argc, argv, env, &config, err);
+    if (rc == 0 && config) rc = option_read_file(to, config, err);
+    if (rc == 0) rc = read_env(to, env, err);
+    if (rc == 0) rc = read_flags(to, argc, argv, err);
+    return rc;
+}
+
+/* ---- help ---- */
+
+/* Words of text, each line behind `indent` and no wider than WIDTH. */
+static void wrap(const char *indent, const char *text)
+{
+    size_t column = 0;
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, " ");
+        if (column && column + 1 + n > WIDTH) {
+            putchar('\n');
+            column = 0;
+        }
+        printf("%s%.*s", column ? " " : indent, (int)n, p);
+        column = (column ? column + 1 : strlen(indent)) + n;
+        p += n + (p[n] == ' ');
+    }
+    putchar('\n');
+}
+
+static void print_flag(const struct option *o)
+{
+    printf("  --");
+    for (const char *p = o->key; *p; p++) putchar(*p == '_' ? '-' : *p);
+    if (o->type == OPTION_BOOL)
+        puts("");
+    else
+        printf(" %s\n", option_placeholder(o));
+    wrap("        ", o->help);
+    printf("        Default: %s.\n", o->value[0] ? o->value : "empty");
+}
+
+void options_help(void)
+{
+    puts(
+        "Usage: dormouse serve [PATH] [--flag value]...\n\n"
+        "Serves the model in directory PATH over an OpenAI-style HTTP API.\n\n"
+        "Every flag is also a key of the configuration file (--kv-bytes is kv_bytes)\n"
+        "and an environment variable (DORMOUSE_KV_BYTES). Flags win over the\n"
+        "environment, and the environment over the file. TIME is 250ms or 30s, SIZE\n"
+        "is 512M or 2G. A flag that is true or false is given as --flag or\n"
+        "--no-flag. `dormouse options` prints a configuration file of all defaults.\n\n"
+        "  --config FILE\n"
+        "        The configuration file. DORMOUSE_CONFIG says the same.\n"
+        "  --help, -h\n"
+        "        This text.\n"
+        "  --version, -V\n"
+        "        The version.");
+    const char *group = "";
+    for (uint32_t i = 0; i < option_count; i++) {
+        if (strcmp(group, option_table[i].group))
+            printf("\n%s\n", option_table[i].group);
+        group = option_table[i].group;
+        print_flag(&option_table[i]);
+    }
+}
+
+void options_print_reference(void)
+{
+    puts("# dormouse.ini - every option with its default, as `dormouse options` prints "
+         "it.\n"
+         "#\n"
+         "# dormouse serve --config FILE reads such a file.  Remove the # before a key "
+         "to\n"
+         "# set it.  A flag or an environment variable wins over the file.");
+    const char *group = "";
+    for (uint32_t i = 0; i < option_count; i++) {
+        const struct option *o = &option_table[i];
+        if (strcmp(group, o->group)) printf("\n[%s]\n", o->group);
+        group = o->group;
+        char expected[128];
+        option_expects(o, expected, sizeof expected);
+        putchar('\n');
+        wrap("# ", o->help);
+        printf("# Value: %s.\n", expected);
+        printf("#%s =%s%s\n", o->key, o->value[0] ? " " : "", o->value);
+    }
+}

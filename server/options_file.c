@@ -1,0 +1,115 @@
+/* options_file.c - the configuration file (the only user of inih).
+ *
+ * Lines of `key = value`; # and ; begin a comment; [sections] may order the file and
+ * mean nothing.  A key that stands twice is an error, not a choice.
+ */
+#include "server/options_table.h"
+
+#include <ini.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_MAX (1u << 20)
+#define LINE_CAP 2048  // of inih's buffer: a value of OPTION_TEXT and its key fit
+#define OPTIONS  64    // room for marks; more than the table has
+
+/* inih asks for lines and hands out keys, but tells no line number to its handler (that
+ * is fixed when the library is built), so the lines are counted where they are given. */
+struct reading {
+    struct options *to;
+    const char *path;
+    const char *next, *end;
+    unsigned line;
+    unsigned seen[OPTIONS];  // line that set option i; 0: none yet
+    struct err *err;
+    int rc;
+};
+
+static char *next_line(char *buf, int cap, void *stream)
+{
+    struct reading *r = stream;
+    if (r->rc || r->next == r->end) return NULL;
+    const char *newline = memchr(r->next, '\n', (size_t)(r->end - r->next));
+    size_t n = (size_t)((newline ? newline + 1 : r->end) - r->next);
+    r->line++;
+    if (n >= (size_t)cap - 2) {
+        r->rc = err_set(r->err, -EINVAL, "%s line %u is longer than %d bytes", r->path,
+                        r->line, cap - 3);
+        return NULL;
+    }
+    memcpy(buf, r->next, n);
+    buf[n] = 0;
+    r->next += n;
+    /* An indented line would continue the value above it; here it is a line like any. */
+    size_t blanks = strspn(buf, " \t");
+    memmove(buf, buf + blanks, n + 1 - blanks);
+    return buf;
+}
+
+static int handle(void *user, const char *section, const char *key, const char *value)
+{
+    struct reading *r = user;
+    (void)section;
+    if (r->rc) return 0;
+
+    char where[OPTION_TEXT + 128];
+    snprintf(where, sizeof where, "%s line %u, key %.64s", r->path, r->line, key);
+    const struct option *o = option_find(key);
+    if (!o || strchr(key, '-')) {
+        r->rc = option_unknown(key, where, false, r->err);
+        return 0;
+    }
+    unsigned *seen = &r->seen[o - option_table];
+    if (*seen) {
+        r->rc = err_set(r->err, -EINVAL, "%s was set in line %u already", where, *seen);
+        return 0;
+    }
+    *seen = r->line;
+    r->rc = option_set(o, r->to, value, where, r->err);
+    return r->rc == 0;
+}
+
+static int read_whole(const char *path, char *buf, size_t *n)
+{
+    FILE *f = fopen(path, "re");
+    if (!f) return -errno;
+    *n = fread(buf, 1, FILE_MAX + 1, f);
+    int rc = ferror(f) ? -EIO : *n > FILE_MAX ? -EFBIG : 0;
+    fclose(f);
+    return rc;
+}
+
+int option_read_file(struct options *to, const char *path, struct err *err)
+{
+    char *text = malloc(FILE_MAX + 1);
+    if (!text) return err_set(err, -ENOMEM, "no memory to read %s", path);
+    size_t n = 0;
+    int rc = read_whole(path, text, &n);
+    if (rc) {
+        err_set(err, rc, "configuration %s cannot be read: %s", path, strerror(-rc));
+        free(text);
+        return rc;
+    }
+    if (memchr(text, 0, n)) {
+        free(text);
+        return err_set(err, -EINVAL, "configuration %s holds a NUL byte", path);
+    }
+
+    /* The library's own settings; nothing else in this process uses it. */
+    ini_use_stack = false;
+    ini_max_line = LINE_CAP;
+    ini_initial_alloc = LINE_CAP;
+    ini_stop_on_first_error = true;
+    struct reading r = {
+        .to = to, .path = path, .next = text, .end = text + n, .err = err};
+    int line = ini_parse_stream(next_line, &r, handle, &r);
+    free(text);
+    if (r.rc) return r.rc;
+    if (line < 0) return err_set(err, -ENOMEM, "no memory to read %s", path);
+    if (line > 0)
+        return err_set(err, -EINVAL,
+                       "%s line %d is neither `key = value`, a [section] nor a comment",
+                       path, line);
+    return 0;
+}

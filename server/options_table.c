@@ -1,0 +1,111 @@
+/* options_table.c - every option once: key, type, default, range, group and help. */
+#include "server/options_table.h"
+
+#define FIELD(name) offsetof(struct options, name), sizeof(((struct options *)0)->name)
+#define TEXT(name)  OPTION_STRING, FIELD(name)
+#define SECOND      1000u
+#define HOUR        (3600u * SECOND)
+#define KIB         1024ull
+#define MIB         (KIB * 1024)
+#define TIB         (MIB * 1024 * 1024)
+
+/* clang-format off */
+const struct option option_table[] = {
+    {"model", TEXT(model), "", 0, OPTION_TEXT - 1, NULL, "model",
+     "Directory of the model: config.json, tokenizer.json, tokenizer_config.json and "
+     "model.safetensors or its shards. The first argument without dashes says the same."},
+    {"name", TEXT(name), "", 0, 255, NULL, "model",
+     "What the API calls the model. Empty: the directory's own name."},
+    {"context", OPTION_COUNT, FIELD(context), "0", 0, 1u << 30, NULL, "model",
+     "Most tokens of one conversation, prompt and reply together. 0: what the model "
+     "was made for."},
+
+    {"device", OPTION_CHOICE, FIELD(device), "cpu", 0, 0, "cpu", "machine",
+     "Where the model runs."},
+    {"cpu_path", OPTION_CHOICE, FIELD(cpu_path), "", 0, 0, "|portable|avx2", "machine",
+     "Instruction set of the CPU backend. Empty: the best one this CPU has."},
+    {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
+     "Threads of the CPU backend. 0: as many as this process may run on."},
+    {"kv_type", OPTION_DTYPE, FIELD(kv_type), "bf16", 0, 0, "f32|f16|bf16", "machine",
+     "Element type of the KV cache. f32 is exact and takes twice the memory."},
+    {"kv_bytes", OPTION_SIZE, FIELD(kv_bytes), "0", 0, 1024 * TIB, NULL, "machine",
+     "Memory of the KV pool. 0: a quarter of what is left beside the weights, at most "
+     "2G, at least one conversation of full context where that fits."},
+    {"kv_blocks", OPTION_COUNT, FIELD(kv_blocks), "0", 0, UINT32_MAX - 1, NULL, "machine",
+     "The size of the KV pool as a number of blocks of 16 tokens instead. 0: kv_bytes "
+     "decides."},
+    {"margin", OPTION_SIZE, FIELD(margin), "512M", 0, 1024 * TIB, NULL, "machine",
+     "Memory that must stay free after all has been taken; the server does not start "
+     "without it."},
+
+    {"max_running", OPTION_COUNT, FIELD(max_running), "32", 1, 4096, NULL, "scheduling",
+     "Most sequences computed in one step; each choice of a request is one."},
+    {"max_waiting", OPTION_COUNT, FIELD(max_waiting), "256", 1, 65536, NULL, "scheduling",
+     "Most requests that wait for their turn; one more is answered 503."},
+    {"max_wait_ms", OPTION_DURATION, FIELD(max_wait_ms), "60s", 1, 24 * HOUR, NULL,
+     "scheduling",
+     "Longest wait of a request for its turn; then it is answered 503."},
+    {"step_tokens", OPTION_COUNT, FIELD(step_tokens), "512", 1, 65536, NULL, "scheduling",
+     "Most tokens computed in one step. A longer prompt takes several."},
+    {"step_ms", OPTION_DURATION, FIELD(step_ms), "50ms", 1, 60 * SECOND, NULL, "scheduling",
+     "How long a step with a prompt in it may hold up replies that are running; a prompt "
+     "is cut to fit."},
+    {"stall_ms", OPTION_DURATION, FIELD(stall_ms), "30s", 100, HOUR, NULL, "scheduling",
+     "A client that has not read its answer for this long is dropped."},
+    {"drain_ms", OPTION_DURATION, FIELD(drain_ms), "25s", 0, HOUR, NULL, "scheduling",
+     "After SIGTERM or SIGINT, running replies may go on for this long; then each ends "
+     "with an error event. A second signal ends them at once."},
+
+    {"host", TEXT(host), "127.0.0.1", 1, 255, NULL, "http",
+     "Address or name to listen on. Beyond loopback, keys are needed (or allow_open)."},
+    {"port", OPTION_COUNT, FIELD(port), "8080", 0, 65535, NULL, "http",
+     "TCP port. 0: any free one; the log tells which."},
+    {"http_threads", OPTION_COUNT, FIELD(http_threads), "2", 1, 64, NULL, "http",
+     "Threads that serve all connections. None of them ever waits for one client."},
+    {"workers", OPTION_COUNT, FIELD(workers), "2", 1, 64, NULL, "http",
+     "Threads that read requests, render templates and tokenize."},
+    {"max_connections", OPTION_COUNT, FIELD(max_connections), "1024", 8, 65536, NULL, "http",
+     "Most open connections. At the limit, the one that has been idle or has been "
+     "sending its request for the longest makes room for a new one."},
+    {"max_connections_per_ip", OPTION_COUNT, FIELD(max_connections_per_ip), "0", 0, 65536,
+     NULL, "http",
+     "Most open connections from one address. 0: no limit."},
+    {"max_body", OPTION_SIZE, FIELD(max_body), "16M", KIB, 1024 * MIB, NULL, "http",
+     "Largest body of a request; a larger one is answered 413. All bodies in memory at "
+     "one time take at most sixteen times this."},
+    {"header_timeout_ms", OPTION_DURATION, FIELD(header_timeout_ms), "10s", 100, HOUR, NULL,
+     "http",
+     "A client must have sent the head of its request after this time; else 408."},
+    {"body_timeout_ms", OPTION_DURATION, FIELD(body_timeout_ms), "60s", 100, HOUR, NULL,
+     "http",
+     "A client must have sent the body of its request after this time; else 408."},
+    {"idle_timeout_ms", OPTION_DURATION, FIELD(idle_timeout_ms), "75s", 100, 24 * HOUR,
+     NULL, "http",
+     "An open connection without a request is closed after this time."},
+
+    {"keys", TEXT(keys), "", 0, OPTION_TEXT - 1, NULL, "api",
+     "File of API keys: lines of `tenant key`, # begins a comment. With keys, all paths "
+     "but /health ask for one. Empty: no keys are asked for."},
+    {"allow_open", OPTION_BOOL, FIELD(allow_open), "false", 0, 0, NULL, "api",
+     "Listen beyond loopback although there are no keys."},
+    {"max_per_tenant", OPTION_COUNT, FIELD(max_per_tenant), "0", 0, 65536, NULL, "api",
+     "Most POST requests of one tenant in progress; one more is answered 429. 0: no "
+     "limit."},
+    {"max_choices", OPTION_COUNT, FIELD(max_choices), "16", 1, 64, NULL, "api",
+     "Most choices of one request: n times its prompts."},
+    {"default_max_tokens", OPTION_COUNT, FIELD(default_max_tokens), "0", 0, 1u << 30, NULL,
+     "api",
+     "Length limit of replies to requests that name none. 0: what the context holds."},
+    {"completions_special", OPTION_BOOL, FIELD(completions_special), "false", 0, 0, NULL,
+     "api",
+     "Control tokens written in the text of /v1/completions count as such. Chat messages "
+     "never can."},
+
+    {"log_level", OPTION_CHOICE, FIELD(log_level), "info", 0, 0, "error|warn|info|debug",
+     "other", "The least important lines that are still logged."},
+    {"check_config", OPTION_BOOL, FIELD(check_config), "false", 0, 0, NULL, "other",
+     "Read options, keys and the model's configuration, say what would run, and stop."},
+};
+/* clang-format on */
+
+const uint32_t option_count = ARRAY_LEN(option_table);
