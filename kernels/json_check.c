@@ -248,10 +248,10 @@ static int duplicate(const struct scan *s, const struct key *k)
 /* Sort and compare the keys of the object that closes, and take them off the stack. */
 static int check_keys(struct scan *s, size_t first)
 {
-    struct key *keys = s->keys + first;
     size_t n = s->n_keys - first;
     s->n_keys = first;
     if (n < 2) return 0;
+    struct key *keys = s->keys + first;
 
     qsort(keys, n, sizeof *keys, compare_keys);
     for (size_t i = 1; i < n; i++) {
