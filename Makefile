@@ -155,10 +155,11 @@ endef
 
 # ---- checks ------------------------------------------------------------------
 
-E2E_VENV := build/venv-e2e
+E2E_VENV     := build/venv-e2e
+CLIENTS_VENV := build/venv-clients
 
 test: deps-test ## everything: unit and end-to-end tests, layers, headers, style
-	@$(MAKE) --no-print-directory model all $(TESTS) $(E2E_VENV)/ready
+	@$(MAKE) --no-print-directory model all $(TESTS) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready
 	@tests/all.sh $(BUILD)
 
 $(E2E_VENV)/ready: tests/e2e/requirements.txt
@@ -168,8 +169,15 @@ $(E2E_VENV)/ready: tests/e2e/requirements.txt
 	@$(E2E_VENV)/bin/uv pip install --quiet --python $(E2E_VENV)/bin/python -r $<
 	@touch $@
 
-e2e: $(SERVER) $(E2E_VENV)/ready ## the end-to-end tests; T=expression picks some
-	@DORMOUSE=$(SERVER) $(E2E_VENV)/bin/python -m pytest -q tests/e2e $(if $(T),-k "$(T)")
+# Other people's clients, apart: they disagree about versions.
+$(CLIENTS_VENV)/ready: tests/e2e/requirements-clients.txt $(E2E_VENV)/ready
+	@echo "making a Python environment in $(CLIENTS_VENV) for other clients"
+	@python3 -m venv $(CLIENTS_VENV)
+	@$(E2E_VENV)/bin/uv pip install --quiet --python $(CLIENTS_VENV)/bin/python -r $<
+	@touch $@
+
+e2e: $(SERVER) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-to-end tests; T=expression picks some
+	@tests/e2e/run.sh $(SERVER) $(if $(T),-k "$(T)")
 
 unit: $(TESTS) ## the unit tests; T=room/name runs one program
 	@tests/run.sh $(if $(T),$(BUILD)/tests/$(dir $(T))test_$(notdir $(T)),$(TESTS))
@@ -202,6 +210,10 @@ clean: ## remove build/
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 16
+
+# Chat templates of other people's models are not part of this tree: where a folder of them
+# with their recorded renderings lies beside it, the tests read them there.
+export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 
 # `make V=1` shows the commands themselves.
 Q    := $(if $(V),,@)

@@ -149,6 +149,10 @@ class Server:
                 found[key] = float(value)
         return found
 
+    def metrics_sum(self, name):
+        """The sum of a metric's series."""
+        return sum(v for k, v in self.metrics().items() if k.split("{")[0] == name)
+
     def rss_mib(self):
         """Anonymous memory and swap of the process."""
         with open(f"/proc/{self.pid}/status") as f:

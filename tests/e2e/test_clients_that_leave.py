@@ -1,0 +1,49 @@
+"""Clients that go away, or stay and do not read."""
+import json
+
+from raw import connect, post, wait_for
+from server import Server, collect
+
+BLOCKS = "dormouse_kv_blocks_used"
+
+
+def body(**fields):
+    return json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
+
+
+def test_a_client_that_leaves_frees_its_blocks(tiny_abc):
+    assert wait_for(lambda: tiny_abc.metrics_sum(BLOCKS) == 0)
+    long_prompt = [{"role": "user", "content": "one two three " * 8000}]
+    for request in (body(stream=True, max_tokens=100000), body(max_tokens=100000),
+                    body(messages=long_prompt, max_tokens=5),
+                    body(messages=long_prompt, max_tokens=5, stream=True)):
+        s = connect(tiny_abc)
+        s.sendall(post(request))
+        assert wait_for(lambda: tiny_abc.metrics_sum(BLOCKS) > 0)
+        s.close()
+        assert wait_for(lambda: tiny_abc.metrics_sum(BLOCKS) == 0)
+    assert tiny_abc.metrics_sum("dormouse_num_requests_running") == 0
+
+
+def test_a_client_that_does_not_read_is_bounded_and_dropped():
+    with Server("tiny-abc", "--stall", "3s") as server:
+        before = server.rss_mib()
+        s = connect(server, receive_buffer=4096)
+        s.sendall(post(body(stream=True, max_tokens=120000, temperature=0)))
+        for _ in range(30):
+            assert collect(server.events(max_tokens=20))["text"] == "ABCDEFGHIJKLMNOPQRST"
+        assert server.rss_mib() - before < 64
+        assert wait_for(lambda: server.metrics_sum(BLOCKS) == 0, 60)
+        s.close()
+        assert server.request("GET", "/health")[0] == 200
+
+
+def test_a_hundred_clients_that_break_off_leave_nothing_behind(tiny_rand):
+    for i in range(100):
+        s = connect(tiny_rand)
+        s.sendall(post(body(stream=True, max_tokens=500, n=1 + i % 3)))
+        if i % 2:
+            s.recv(100)
+        s.close()
+    assert wait_for(lambda: tiny_rand.metrics_sum(BLOCKS) == 0)
+    assert tiny_rand.text("hello", max_tokens=12, temperature=0).startswith("J padword468R")
