@@ -137,8 +137,12 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
         uint32_t n_k = min(j->k_block, m->cols - k);
         for (uint32_t p = first; p < end; p++) {
-            j->cpu->path->widen(w, block_of(m, p, k), m->type, (size_t)n_k * PANEL);
-            chunk_tiles(j, row, rows, k, n_k, w, target_of(j, p, row, spill));
+            const void *block = block_of(m, p, k);
+            if (m->type != DTYPE_F32) {
+                j->cpu->path->widen(w, block, m->type, (size_t)n_k * PANEL);
+                block = w;
+            }
+            chunk_tiles(j, row, rows, k, n_k, block, target_of(j, p, row, spill));
         }
     }
     for (uint32_t p = first; p < end; p++) {
@@ -150,9 +154,10 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
 /* Panels of an item: as many as `most`, but several items for every thread. */
 static uint32_t group_of(const struct matmul_job *j, uint32_t chunks, uint32_t most)
 {
-    uint32_t fair = ceil_div(j->panels * chunks, 4 * j->cpu->base.threads);
-    uint32_t group = min(fair, most);
-    return group ? group : 1;
+    uint64_t items = (uint64_t)j->panels * chunks;
+    uint64_t fair = items / (4 * j->cpu->base.threads);
+    if (fair < most) most = (uint32_t)fair;
+    return most ? most : 1;
 }
 
 static void multiply(struct cpu *c, float *y, const struct matrix *m, const float *x,

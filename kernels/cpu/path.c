@@ -3,19 +3,45 @@
 
 #include <string.h>
 
-static const struct cpu_path *const paths[] = {
-    &cpu_path_portable,  // the last: always supported
+static bool always(void)
+{
+    return true;
+}
+
+#ifdef __x86_64__
+#include <cpuid.h>
+
+/* Here and not in the path's own file, which is compiled for the very instructions that
+ * this asks about. */
+static bool has_avx2(void)
+{
+    unsigned a, b, c, d;
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    // Includes whether the operating system saves the wide registers.
+    return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#endif
+
+static const struct {
+    const struct cpu_path *path;
+    bool (*supported)(void);
+} paths[] = {
+#ifdef __x86_64__
+    {&cpu_path_avx2, has_avx2},
+#endif
+    {&cpu_path_portable, always},  // the last: there is always one
 };
 
 int cpu_path_choose(const struct cpu_path **out, const char *name, struct err *err)
 {
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
-        if (name && strcmp(name, paths[i]->name) != 0) continue;
-        if (paths[i]->supported()) {
-            *out = paths[i];
+        const struct cpu_path *path = paths[i].path;
+        if (name && strcmp(name, path->name) != 0) continue;
+        if (paths[i].supported()) {
+            *out = path;
             return 0;
         }
-        if (name) return err_set(err, -ENODEV, "this CPU lacks %s", paths[i]->describe);
+        if (name) return err_set(err, -ENODEV, "this CPU lacks %s", path->describe);
     }
     return err_set(err, -ENODEV, "there is no cpu_path \"%s\"; \"%s\" always works",
                    name, cpu_path_portable.name);

@@ -28,14 +28,13 @@ typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
 struct cpu_path {
     const char *name;      // for cpu_path
     const char *describe;  // for people
-    bool (*supported)(void);
 
     tile_fn *tile[3];  // by the dtype of w
 
     void (*widen)(float *dst, const void *src, enum dtype t, size_t n);  // exact
 
-    /* To nearest even.  A finite value beyond f16 becomes +-65504, so that one outlier
-     * cannot turn a whole attention row into NaN. */
+    /* To nearest even.  What lies beyond f16 becomes +-65504, so that one outlier cannot
+     * turn a whole attention row into NaN. */
     void (*narrow)(void *dst, const float *src, enum dtype t, size_t n);
 
     /* dst[d][16] = the [16][n] rows of src, widened. */
@@ -58,6 +57,7 @@ struct cpu_path {
 };
 
 extern const struct cpu_path cpu_path_portable;
+extern const struct cpu_path cpu_path_avx2;  // on x86-64
 
 /* The best supported path, or the one of that name.  -ENODEV. */
 NODISCARD int cpu_path_choose(const struct cpu_path **out, const char *name,

@@ -8,11 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-static bool always(void)
-{
-    return true;
-}
-
 /* ---- tiles ---- */
 
 static inline float load(const void *p, enum dtype t, size_t i)
@@ -162,7 +157,6 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t half)
 const struct cpu_path cpu_path_portable = {
     .name = "portable",
     .describe = "portable C",
-    .supported = always,
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
     .widen = dtype_to_f32,
     .narrow = narrow,

@@ -1,0 +1,332 @@
+/* path_avx2.c - the inner kernels with AVX2, FMA and F16C; see path.h for what they do.
+ *
+ * The tail of a row goes through the same vector instructions as the rest, under a mask,
+ * so that an element's bits do not depend on where it stands.
+ */
+#include "kernels/cpu/path.h"
+
+#ifdef __AVX2__
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---- loads and stores ---- */
+
+ALWAYS_INLINE __m256 widen_bf16(__m128i h)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* Elements i .. i+7 of p as f32. */
+ALWAYS_INLINE __m256 load8(const void *p, enum dtype t, size_t i)
+{
+    if (t == DTYPE_F32) return _mm256_loadu_ps((const float *)p + i);
+    __m128i h = _mm_loadu_si128((const __m128i *)((const uint16_t *)p + i));
+    return t == DTYPE_F16 ? _mm256_cvtph_ps(h) : widen_bf16(h);
+}
+
+/* The first n of 8 lanes, n >= 0; all from 8 on. */
+ALWAYS_INLINE __m256i lanes(size_t n)
+{
+    __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), index);
+}
+
+ALWAYS_INLINE float sum8(__m256 v)
+{
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+
+ALWAYS_INLINE float max8(__m256 v)
+{
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
+}
+
+/* ---- tiles ---- */
+
+/* With rows and t constant this is a loop of loads, broadcasts and FMAs whose sums stay
+ * in registers: 12 of the 16 for 6 rows. */
+ALWAYS_INLINE void tile_of(enum dtype t, const uint32_t rows, uint32_t k,
+                           const float *x, size_t ldx, const void *w, size_t ldw,
+                           float *y, size_t ldy, bool add)
+{
+    __m256 sum[TILE_ROWS][2];
+    for (uint32_t r = 0; r < rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < k; i++) {
+        __m256 w0 = load8(w, t, i * ldw), w1 = load8(w, t, i * ldw + 8);
+        for (uint32_t r = 0; r < rows; r++) {
+            __m256 v = _mm256_broadcast_ss(x + r * ldx + i);
+            sum[r][0] = _mm256_fmadd_ps(v, w0, sum[r][0]);
+            sum[r][1] = _mm256_fmadd_ps(v, w1, sum[r][1]);
+        }
+    }
+    for (uint32_t r = 0; r < rows; r++) {
+        float *to = y + r * ldy;
+        if (add) {
+            sum[r][0] = _mm256_add_ps(_mm256_loadu_ps(to), sum[r][0]);
+            sum[r][1] = _mm256_add_ps(_mm256_loadu_ps(to + 8), sum[r][1]);
+        }
+        _mm256_storeu_ps(to, sum[r][0]);
+        _mm256_storeu_ps(to + 8, sum[r][1]);
+    }
+}
+
+ALWAYS_INLINE void tile(enum dtype t, uint32_t rows, uint32_t k, const float *x,
+                        size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
+                        bool add)
+{
+    switch (rows) {
+    case 1: tile_of(t, 1, k, x, ldx, w, ldw, y, ldy, add); break;
+    case 2: tile_of(t, 2, k, x, ldx, w, ldw, y, ldy, add); break;
+    case 3: tile_of(t, 3, k, x, ldx, w, ldw, y, ldy, add); break;
+    case 4: tile_of(t, 4, k, x, ldx, w, ldw, y, ldy, add); break;
+    case 5: tile_of(t, 5, k, x, ldx, w, ldw, y, ldy, add); break;
+    case 6: tile_of(t, 6, k, x, ldx, w, ldw, y, ldy, add); break;
+    }
+}
+
+static void tile_f32(uint32_t rows, uint32_t k, const float *x, size_t ldx,
+                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
+{
+    tile(DTYPE_F32, rows, k, x, ldx, w, ldw, y, ldy, add);
+}
+
+static void tile_f16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
+                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
+{
+    tile(DTYPE_F16, rows, k, x, ldx, w, ldw, y, ldy, add);
+}
+
+static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
+                      const void *w, size_t ldw, float *y, size_t ldy, bool add)
+{
+    tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
+}
+
+/* ---- conversion ---- */
+
+static void widen(float *dst, const void *src, enum dtype t, size_t n)
+{
+    size_t i = 0;
+    if (t == DTYPE_F16) {
+        for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, load8(src, DTYPE_F16, i));
+    } else if (t == DTYPE_BF16) {
+        for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, load8(src, DTYPE_BF16, i));
+    }
+    dtype_to_f32(dst + i, (const char *)src + i * dtype_bytes(t), t, n - i);
+}
+
+ALWAYS_INLINE __m128i narrow_bf16(__m256 v)
+{
+    __m256i u = _mm256_castps_si256(v);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    up = _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, nan), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(up),
+                            _mm256_extracti128_si256(up, 1));
+}
+
+/* In min and max a NaN in the second operand is the result. */
+ALWAYS_INLINE __m128i narrow_f16(__m256 v)
+{
+    v = _mm256_min_ps(_mm256_set1_ps(65504.0f), v);
+    v = _mm256_max_ps(_mm256_set1_ps(-65504.0f), v);
+    return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static void narrow(void *dst, const float *src, enum dtype t, size_t n)
+{
+    if (t == DTYPE_F32) {
+        memcpy(dst, src, n * sizeof *src);
+        return;
+    }
+    for (size_t i = 0; i < n; i += 8) {
+        __m256 v = _mm256_maskload_ps(src + i, lanes(n - i));
+        __m128i h = t == DTYPE_F16 ? narrow_f16(v) : narrow_bf16(v);
+        uint16_t *to = (uint16_t *)dst + i;
+        if (n - i >= 8) {
+            _mm_storeu_si128((__m128i *)to, h);
+        } else {
+            memcpy(to, &h, (n - i) * sizeof *to);
+        }
+    }
+}
+
+/* Rows of eight 16-bit elements to columns. */
+ALWAYS_INLINE void transpose8(__m128i r[8])
+{
+    __m128i a[8], b[8];
+    for (int i = 0; i < 4; i++) {
+        a[2 * i] = _mm_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+        a[2 * i + 1] = _mm_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        b[4 * i] = _mm_unpacklo_epi32(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 1] = _mm_unpackhi_epi32(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 2] = _mm_unpacklo_epi32(a[4 * i + 1], a[4 * i + 3]);
+        b[4 * i + 3] = _mm_unpackhi_epi32(a[4 * i + 1], a[4 * i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[2 * i] = _mm_unpacklo_epi64(b[i], b[i + 4]);
+        r[2 * i + 1] = _mm_unpackhi_epi64(b[i], b[i + 4]);
+    }
+}
+
+ALWAYS_INLINE void transpose_half(float *dst, const uint16_t *src, enum dtype t,
+                                  uint32_t n, uint32_t i)
+{
+    for (uint32_t c = 0; c < PANEL; c += 8) {
+        __m128i r[8];
+        for (uint32_t k = 0; k < 8; k++) {
+            r[k] = _mm_loadu_si128((const __m128i *)(src + (size_t)(c + k) * n + i));
+        }
+        transpose8(r);
+        for (uint32_t k = 0; k < 8; k++) {
+            __m256 v = t == DTYPE_F16 ? _mm256_cvtph_ps(r[k]) : widen_bf16(r[k]);
+            _mm256_storeu_ps(dst + (size_t)(i + k) * PANEL + c, v);
+        }
+    }
+}
+
+static void transpose(float *dst, const void *src, enum dtype t, uint32_t n)
+{
+    uint32_t i = 0;
+    if (t == DTYPE_F16) {
+        for (; i + 8 <= n; i += 8) transpose_half(dst, src, DTYPE_F16, n, i);
+    } else if (t == DTYPE_BF16) {
+        for (; i + 8 <= n; i += 8) transpose_half(dst, src, DTYPE_BF16, n, i);
+    }
+    for (; i < n; i++) {
+        for (uint32_t c = 0; c < PANEL; c++) {
+            size_t at = ((size_t)c * n + i) * dtype_bytes(t);
+            dtype_to_f32(dst + (size_t)i * PANEL + c, (const char *)src + at, t, 1);
+        }
+    }
+}
+
+/* ---- exp ---- */
+
+/* exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2, ln 2 in two parts,
+ * and exp(r) by its Taylor series to r^7 (the next term is below 2^-27).  Inputs up to
+ * 88.3 are good; above that the answer is that of 88.3. */
+ALWAYS_INLINE __m256 exp8(__m256 x)
+{
+    const __m256 least = _mm256_set1_ps(-87.3f);
+    const __m256 magic = _mm256_set1_ps(12582912.0f);  // 1.5 * 2^23: rounds to integers
+    __m256 v = _mm256_min_ps(_mm256_set1_ps(88.3f), _mm256_max_ps(least, x));
+    __m256 shifted = _mm256_fmadd_ps(v, _mm256_set1_ps(1.44269504f), magic);
+    __m256 n = _mm256_sub_ps(shifted, magic);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), v);
+    r = _mm256_fmadd_ps(n, _mm256_set1_ps(2.12194440e-4f), r);
+    __m256 p = _mm256_set1_ps(1.0f / 5040);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256i bits = _mm256_castps_si256(shifted);
+    bits = _mm256_add_epi32(bits, _mm256_set1_epi32(127 - 0x4b400000));
+    p = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23)));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, least, _CMP_LT_OQ), p);
+}
+
+static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l)
+{
+    const __m256 none = _mm256_set1_ps(-INFINITY);
+    __m256i low = _mm256_andnot_si256(lanes(from), lanes(to));
+    __m256i high =
+        _mm256_andnot_si256(lanes(from < 8 ? 0 : from - 8), lanes(to < 8 ? 0 : to - 8));
+    __m256 a = _mm256_blendv_ps(none, _mm256_loadu_ps(s), _mm256_castsi256_ps(low));
+    __m256 b =
+        _mm256_blendv_ps(none, _mm256_loadu_ps(s + 8), _mm256_castsi256_ps(high));
+
+    float seen = max8(_mm256_max_ps(a, b)), scale = 1.0f;
+    float top = seen > *m ? seen : *m;
+    if (top != *m) scale = _mm256_cvtss_f32(exp8(_mm256_set1_ps(*m - top)));
+    a = exp8(_mm256_sub_ps(a, _mm256_set1_ps(top)));
+    b = exp8(_mm256_sub_ps(b, _mm256_set1_ps(top)));
+    _mm256_storeu_ps(s, a);
+    _mm256_storeu_ps(s + 8, b);
+    *l = fmaf(*l, scale, sum8(_mm256_add_ps(a, b)));
+    *m = top;
+    return scale;
+}
+
+/* ---- rows ---- */
+
+static void rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = _mm256_maskload_ps(x + i, lanes(n - i));
+        sum[i / 8 % 2] = _mm256_fmadd_ps(v, v, sum[i / 8 % 2]);
+    }
+    float mean = sum8(_mm256_add_ps(sum[0], sum[1])) / (float)n;
+    __m256 scale = _mm256_set1_ps(1.0f / sqrtf(mean + eps));
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256i mask = lanes(n - i);
+        __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), scale);
+        _mm256_maskstore_ps(y + i, mask,
+                            _mm256_mul_ps(v, _mm256_maskload_ps(w + i, mask)));
+    }
+}
+
+static void add(float *x, const float *d, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) x[i] += d[i];
+}
+
+static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
+{
+    const __m256 one = _mm256_set1_ps(1.0f);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256i mask = lanes(n - i);
+        __m256 v = _mm256_maskload_ps(g + i, mask);
+        __m256 e = exp8(_mm256_sub_ps(_mm256_setzero_ps(), v));
+        v = _mm256_div_ps(v, _mm256_add_ps(one, e));
+        _mm256_maskstore_ps(y + i, mask,
+                            _mm256_mul_ps(v, _mm256_maskload_ps(u + i, mask)));
+    }
+}
+
+static void rope(float *x, const float *cos, const float *sin, uint32_t half)
+{
+    for (uint32_t i = 0; i < half; i += 8) {
+        __m256i mask = lanes(half - i);
+        __m256 a = _mm256_maskload_ps(x + i, mask);
+        __m256 b = _mm256_maskload_ps(x + half + i, mask);
+        __m256 c = _mm256_maskload_ps(cos + i, mask);
+        __m256 s = _mm256_maskload_ps(sin + i, mask);
+        __m256 to_a = _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s));
+        __m256 to_b = _mm256_add_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s));
+        _mm256_maskstore_ps(x + i, mask, to_a);
+        _mm256_maskstore_ps(x + half + i, mask, to_b);
+    }
+}
+
+const struct cpu_path cpu_path_avx2 = {
+    .name = "avx2",
+    .describe = "AVX2+FMA",
+    .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .widen = widen,
+    .narrow = narrow,
+    .transpose = transpose,
+    .softmax = softmax,
+    .rmsnorm = rmsnorm,
+    .add = add,
+    .silu_mul = silu_mul,
+    .rope = rope,
+};
+
+#endif

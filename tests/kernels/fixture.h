@@ -1,0 +1,150 @@
+/* fixture.h - what the kernel tests share: backends on every path, random numbers, and
+ * one-sequence batches. */
+#ifndef TESTS_KERNELS_FIXTURE_H
+#define TESTS_KERNELS_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+#define UNIT_ROUNDOFF 0x1p-24  // of one f32 operation
+
+static const char *const paths[] = {"portable", "avx2"};
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+static const struct backend_limits wide_limits = {
+    .max_rows = 1024,
+    .max_seqs = 16,
+    .max_blocks = 1024,
+    .max_head_dim = 128,
+    .max_q_heads = 32,
+};
+
+/* NULL where this machine lacks the path; the loop over paths then goes on. */
+static inline struct backend *open_path(const char *path, uint32_t threads)
+{
+    struct backend_options o = {
+        .threads = threads, .cpu_path = path, .limits = wide_limits};
+    struct backend *b = NULL;
+    struct err err;
+    int rc = backend_open(&b, "cpu", &o, &err);
+    if (rc == -ENODEV) return NULL;
+    if (rc) fail_msg("%s", err.msg);
+    return b;
+}
+
+/* Uniform in [-1, 1), by a 64-bit linear congruential generator (Knuth's constants). */
+static inline float random_unit(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)((int32_t)(*seed >> 32)) * 0x1p-31f;
+}
+
+static inline float *random_floats(uint64_t seed, size_t n)
+{
+    float *v = malloc(n * sizeof *v);
+    assert_non_null(v);
+    for (size_t i = 0; i < n; i++) v[i] = random_unit(&seed);
+    return v;
+}
+
+/* n random numbers in type t; what they are exactly goes to exact (n). */
+static inline void *random_typed(uint64_t seed, size_t n, enum dtype t, float *exact)
+{
+    float *v = random_floats(seed, n);
+    void *typed = malloc(n * dtype_bytes(t));
+    assert_non_null(typed);
+    dtype_from_f32(typed, v, t, n);
+    dtype_to_f32(exact, typed, t, n);
+    free(v);
+    return typed;
+}
+
+static inline struct buffer new_buffer(struct backend *b, uint32_t rows, uint32_t cols)
+{
+    struct buffer x;
+    struct err err;
+    if (backend_buffer_alloc(b, &x, rows, cols, &err)) fail_msg("%s", err.msg);
+    return x;
+}
+
+static inline struct matrix new_matrix(struct backend *b, const void *data,
+                                       enum dtype t, uint32_t rows, uint32_t cols,
+                                       const float *bias)
+{
+    struct matrix m;
+    struct err err;
+    struct matrix_part part = {data, t, rows, bias};
+    if (backend_matrix_load(b, &m, cols, &part, 1, &err)) fail_msg("%s", err.msg);
+    return m;
+}
+
+static inline void finish(struct backend *b)
+{
+    struct err err;
+    if (backend_finish(b, &err)) fail_msg("%s", err.msg);
+}
+
+/* A batch of up to 1,024 rows with its arrays, and a table of identity blocks. */
+struct step {
+    struct batch batch;
+    int32_t ids[1024];
+    uint32_t pos[1024], logit_rows[1024];
+    uint32_t row_start[17], block_start[17];
+    uint32_t blocks[1024];
+};
+
+/* RoPE frequencies of the tests: theta 10000. */
+static inline const float *frequencies(uint32_t head_dim)
+{
+    static float f[512];
+    for (uint32_t i = 0; i < head_dim / 2; i++) {
+        f[i] = (float)pow(10000.0, -2.0 * i / head_dim);
+    }
+    return f;
+}
+
+static inline void step_clear(struct step *s)
+{
+    memset(s, 0, sizeof *s);
+    s->batch = (struct batch){
+        .ids = s->ids,
+        .pos = s->pos,
+        .row_start = s->row_start,
+        .block_start = s->block_start,
+        .blocks = s->blocks,
+        .logit_rows = s->logit_rows,
+    };
+}
+
+/* Append a sequence whose rows are positions pos .. pos + rows - 1.  Its block table is
+ * `table`, or 0, 1, 2 ... where that is NULL. */
+static inline void step_add(struct step *s, uint32_t pos, uint32_t rows,
+                            const uint32_t *table)
+{
+    struct batch *t = &s->batch;
+    for (uint32_t r = 0; r < rows; r++) s->pos[t->n_rows++] = pos + r;
+    uint32_t at = s->block_start[t->n_seqs], n = kv_blocks_for((uint64_t)pos + rows);
+    for (uint32_t i = 0; i < n; i++) s->blocks[at + i] = table ? table[i] : i;
+    t->n_seqs++;
+    s->row_start[t->n_seqs] = t->n_rows;
+    s->block_start[t->n_seqs] = at + n;
+}
+
+/* A step of `rows` rows for operations that do not look at positions. */
+static inline void begin_rows(struct backend *b, struct step *s, uint32_t rows)
+{
+    step_clear(s);
+    step_add(s, 0, rows, NULL);
+    backend_begin(b, &s->batch, frequencies(16), 16);
+}
+
+#endif

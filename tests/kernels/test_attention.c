@@ -1,0 +1,313 @@
+#include "tests/kernels/fixture.h"
+
+struct heads {
+    uint32_t q, kv, dim;
+};
+
+static const struct heads many_heads[] = {
+    {9, 3, 64}, {4, 1, 16}, {32, 8, 32}, {4, 2, 80}, {3, 3, 96}, {8, 2, 128}, {2, 1, 6},
+};
+
+/* One world: a pool of poisoned blocks, and qkv rows that any step may compute. */
+struct world {
+    struct backend *b;
+    struct attention_shape shape;
+    struct kv_pool_mem kv;
+    struct buffer qkv, out;
+    uint32_t width;  // of a qkv row
+};
+
+#define BLOCKS 80
+
+static struct world open_world(struct backend *b, struct heads h, uint32_t window,
+                               enum dtype t)
+{
+    struct world w = {.b = b};
+    struct err err;
+    w.shape =
+        (struct attention_shape){h.q, h.kv, h.dim, window, 1.0f / sqrtf((float)h.dim)};
+    struct kv_shape shape = {2, h.kv, h.dim, t};
+    assert_int_equal(backend_kv_alloc(b, &w.kv, &shape, BLOCKS, &err), 0);
+    // NaN in every type: a token read before it was stored spoils what is compared.
+    memset(w.kv.base, 0xff, BLOCKS * kv_block_bytes(&shape));
+    w.width = (h.q + 2 * h.kv) * h.dim;
+    w.qkv = new_buffer(b, 1024, w.width);
+    w.out = new_buffer(b, 1024, h.q * h.dim);
+    return w;
+}
+
+static void close_world(struct world *w)
+{
+    backend_kv_free(w->b, &w->kv);
+    backend_buffer_free(w->b, &w->qkv);
+    backend_buffer_free(w->b, &w->out);
+}
+
+/* The qkv of token `pos` of sequence `seed`: the same wherever and whenever computed. */
+static void fill_row(float *to, uint32_t width, uint64_t seed, uint32_t pos)
+{
+    uint64_t state = (seed + 1) * 1000003 + pos;
+    for (uint32_t i = 0; i < width; i++) to[i] = 2 * random_unit(&state);
+}
+
+/* Compute layer 1 of a step whose sequence s is the one of that seed. */
+static void compute(struct world *w, struct step *s, const uint64_t *seeds)
+{
+    struct batch *t = &s->batch;
+    for (uint32_t q = 0; q < t->n_seqs; q++) {
+        for (uint32_t r = t->row_start[q]; r < t->row_start[q + 1]; r++) {
+            fill_row((float *)w->qkv.data + (size_t)r * w->width, w->width, seeds[q],
+                     t->pos[r]);
+        }
+    }
+    backend_begin(w->b, t, frequencies(w->shape.head_dim), w->shape.head_dim);
+    backend_rope_store(w->b, &w->qkv, &w->kv, 1, &w->shape);
+    backend_attention(w->b, &w->out, &w->qkv, &w->kv, 1, &w->shape);
+    finish(w->b);
+}
+
+static float *out_row(const struct world *w, uint32_t row)
+{
+    return (float *)w->out.data + (size_t)row * w->out.cols;
+}
+
+/* Element d of K (v = 0) or V (v = 1) of a token, from the pool. */
+static double stored(const struct world *w, const uint32_t *table, uint32_t pos, int v,
+                     uint32_t head, uint32_t d)
+{
+    const struct kv_shape *shape = &w->kv.shape;
+    const char *p = (const char *)w->kv.base +
+                    table[pos / KV_BLOCK_TOKENS] * kv_block_bytes(shape) +
+                    kv_plane_offset(shape, 1, v, head);
+    float f;
+    size_t i = (size_t)(pos % KV_BLOCK_TOKENS) * shape->head_dim + d;
+    dtype_to_f32(&f, p + i * dtype_bytes(shape->dtype), shape->dtype, 1);
+    return f;
+}
+
+/* Attention of one head in double precision over the keys that the pool holds, with the
+ * rotated q that the step left.  The f32 result may differ by the error of a score
+ * (head_dim roundings of terms whose sizes add up to `size`), which exp turns into a
+ * relative error of each weight, and by some roundings of the weights and sums:
+ * altogether 2 * (dim * size + 32) roundings of the largest |v|. */
+static void check_head(const struct world *w, const uint32_t *table, uint32_t row,
+                       uint32_t pos, uint32_t head)
+{
+    const struct attention_shape *a = &w->shape;
+    uint32_t kv_head = head / (a->q_heads / a->kv_heads), dim = a->head_dim;
+    uint32_t first = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+    const float *q = (const float *)w->qkv.data + (size_t)row * w->width + head * dim;
+    double score[1024], top = -INFINITY, size = 0, sum = 0, largest = 0, out[128] = {0};
+    for (uint32_t i = first; i <= pos; i++) {
+        double s = 0, terms = 0;
+        for (uint32_t d = 0; d < dim; d++) {
+            double term = q[d] * stored(w, table, i, 0, kv_head, d) * a->scale;
+            s += term;
+            terms += fabs(term);
+        }
+        score[i] = s;
+        top = fmax(top, s);
+        size = fmax(size, terms);
+    }
+    for (uint32_t i = first; i <= pos; i++) {
+        double p = exp(score[i] - top);
+        sum += p;
+        for (uint32_t d = 0; d < dim; d++) {
+            double v = stored(w, table, i, 1, kv_head, d);
+            out[d] += p * v;
+            largest = fmax(largest, fabs(v));
+        }
+    }
+    double tolerance = 2 * (dim * size + 32) * UNIT_ROUNDOFF * largest;
+    for (uint32_t d = 0; d < dim; d++) {
+        float got = out_row(w, row)[head * dim + d];
+        if (!(fabs(out[d] / sum - got) <= tolerance)) {
+            fail_msg("position %u head %u element %u: %.9g is not %.9g", pos, head, d,
+                     got, out[d] / sum);
+        }
+    }
+}
+
+/* Block tables that share no block and are in no order. */
+static void shuffled_table(uint32_t *table, uint32_t n, uint32_t offset)
+{
+    for (uint32_t i = 0; i < n; i++) table[i] = (i * 37 + offset) % BLOCKS;
+}
+
+static void check_prompt_and_reply(struct backend *b, struct heads h, uint32_t window,
+                                   enum dtype t)
+{
+    static struct step s;
+    uint32_t table[BLOCKS];
+    static const uint64_t seed[] = {5};
+    struct world w = open_world(b, h, window, t);
+    shuffled_table(table, BLOCKS, 11);
+
+    uint32_t pos = 0;
+    static const uint32_t chunks[] = {1, 15, 1, 33, 230, 1, 70, 1};
+    for (size_t i = 0; i < ARRAY_LEN(chunks); pos += chunks[i++]) {
+        step_clear(&s);
+        step_add(&s, pos, chunks[i], table);
+        compute(&w, &s, seed);
+        for (uint32_t r = 0; r < chunks[i]; r += 1 + r / 8) {
+            for (uint32_t head = 0; head < h.q; head++) {
+                check_head(&w, table, r, pos + r, head);
+            }
+        }
+    }
+    close_world(&w);
+}
+
+static void it_is_softmax_attention_for_every_head_shape_and_type(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+        struct backend *b = open_path(paths[p], 2);
+        if (!b) continue;
+        for (size_t i = 0; i < ARRAY_LEN(many_heads); i++) {
+            check_prompt_and_reply(b, many_heads[i], 0, dtypes[i % 3]);
+        }
+        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
+            check_prompt_and_reply(b, many_heads[0], 0, dtypes[t]);
+        }
+        backend_close(b);
+    }
+}
+
+static void a_window_of_w_sees_the_last_w_keys(void **state)
+{
+    (void)state;
+    static const uint32_t windows[] = {1, 2, 15, 16, 17, 32, 100, 257, 100000};
+    for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+        struct backend *b = open_path(paths[p], 2);
+        if (!b) continue;
+        for (size_t i = 0; i < ARRAY_LEN(windows); i++) {
+            check_prompt_and_reply(b, (struct heads){4, 2, 16}, windows[i], DTYPE_BF16);
+        }
+        backend_close(b);
+    }
+}
+
+/* The outputs of positions 0 .. n-1 of one sequence computed `chunk` rows at a time,
+ * beside another sequence where `beside`. */
+static float *outputs(const char *path, uint32_t threads, uint32_t n, uint32_t chunk,
+                      bool beside, uint32_t window, enum dtype t, uint32_t offset)
+{
+    static struct step s;
+    static const uint64_t seeds[] = {77, 5};
+    uint32_t table[BLOCKS], other[BLOCKS];
+    struct backend *b = open_path(path, threads);
+    struct world w = open_world(b, (struct heads){6, 2, 32}, window, t);
+    float *all = malloc((size_t)n * w.out.cols * sizeof *all);
+    shuffled_table(table, BLOCKS, offset);
+    shuffled_table(other, BLOCKS, offset + 37 * 40);
+    for (uint32_t pos = 0; pos < n; pos += chunk) {
+        uint32_t rows = chunk < n - pos ? chunk : n - pos;
+        step_clear(&s);
+        if (beside) step_add(&s, pos / 2, 1 + pos % 3, other);
+        uint32_t first = s.batch.n_rows;
+        step_add(&s, pos, rows, table);
+        compute(&w, &s, beside ? seeds : seeds + 1);
+        memcpy(all + (size_t)pos * w.out.cols, out_row(&w, first),
+               (size_t)rows * w.out.cols * sizeof *all);
+    }
+    close_world(&w);
+    backend_close(b);
+    return all;
+}
+
+static void check_bits(const char *path, uint32_t window, enum dtype t)
+{
+    enum { N = 600 };
+    static const uint32_t chunks[] = {1, 7, 16, 33, 256, 500};
+    float *whole = outputs(path, 1, N, N, false, window, t, 0);
+    for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
+        uint32_t threads = 1 + (uint32_t)i % 3;
+        float *part =
+            outputs(path, threads, N, chunks[i], i % 2 == 0, window, t, (uint32_t)i);
+        assert_memory_equal(part, whole, (size_t)N * 6 * 32 * sizeof *whole);
+        free(part);
+    }
+    free(whole);
+}
+
+static void a_position_has_the_same_bits_however_its_prompt_was_cut(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+        struct backend *b = open_path(paths[p], 1);
+        if (!b) continue;
+        backend_close(b);
+        check_bits(paths[p], 0, DTYPE_BF16);
+        check_bits(paths[p], 0, DTYPE_F16);
+        check_bits(paths[p], 0, DTYPE_F32);
+        check_bits(paths[p], 100, DTYPE_BF16);
+        check_bits(paths[p], 300, DTYPE_F16);
+    }
+}
+
+/* The blocks before the window hold NaN again when the last position is computed. */
+static void blocks_outside_the_window_are_not_read(void **state)
+{
+    (void)state;
+    static struct step s;
+    static const uint64_t seed[] = {5};
+    for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+        struct backend *b = open_path(paths[p], 2);
+        if (!b) continue;
+        struct world w = open_world(b, (struct heads){4, 2, 16}, 20, DTYPE_F32);
+        step_clear(&s);
+        step_add(&s, 0, 300, NULL);
+        compute(&w, &s, seed);
+        // 300 sees 281 .. 300: blocks 17 and 18.
+        memset(w.kv.base, 0xff, 17 * kv_block_bytes(&w.kv.shape));
+        step_clear(&s);
+        step_add(&s, 300, 1, NULL);
+        compute(&w, &s, seed);
+        for (uint32_t i = 0; i < w.out.cols; i++)
+            assert_false(isnan(out_row(&w, 0)[i]));
+        close_world(&w);
+        backend_close(b);
+    }
+}
+
+static void a_position_sees_nothing_after_itself(void **state)
+{
+    (void)state;
+    static struct step s;
+    static const uint64_t seed[] = {5};
+    for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+        struct backend *b = open_path(paths[p], 2);
+        if (!b) continue;
+        struct world w = open_world(b, (struct heads){4, 2, 16}, 0, DTYPE_F32);
+        step_clear(&s);
+        step_add(&s, 0, 40, NULL);
+        for (uint32_t r = 0; r < 40; r++) {
+            fill_row((float *)w.qkv.data + r * w.width, w.width, seed[0], r);
+        }
+        // The last V is infinite: only the last position may notice.
+        ((float *)w.qkv.data)[40 * w.width - 1] = INFINITY;
+        backend_begin(b, &s.batch, frequencies(16), 16);
+        backend_rope_store(b, &w.qkv, &w.kv, 1, &w.shape);
+        backend_attention(b, &w.out, &w.qkv, &w.kv, 1, &w.shape);
+        finish(b);
+        for (uint32_t i = 0; i < 39 * w.out.cols; i++) {
+            assert_true(isfinite(((float *)w.out.data)[i]));
+        }
+        assert_true(isinf(out_row(&w, 39)[w.out.cols - 1]));
+        close_world(&w);
+        backend_close(b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_softmax_attention_for_every_head_shape_and_type),
+        cmocka_unit_test(a_window_of_w_sees_the_last_w_keys),
+        cmocka_unit_test(a_position_has_the_same_bits_however_its_prompt_was_cut),
+        cmocka_unit_test(blocks_outside_the_window_are_not_read),
+        cmocka_unit_test(a_position_sees_nothing_after_itself),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
