@@ -10,6 +10,7 @@
 #include "model/config_fields.h"
 #include "model/file_map.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,7 +103,11 @@ static void read_sizes(struct fields *f, struct json_value root,
     if (c->head_dim % 2 != 0 || c->head_dim == 0 || c->head_dim > MAX_HEAD_DIM)
         fields_refuse(f, "head_dim", "is %u; expected an even number from 2 to %u",
                       c->head_dim, MAX_HEAD_DIM);
-    c->norm_eps = (float)fields_positive(f, root, "rms_norm_eps", 1e-6);
+    double eps = fields_positive(f, root, "rms_norm_eps", 1e-6);
+    if (eps < FLT_MIN || eps > 1)
+        fields_refuse(f, "rms_norm_eps", "is %g; expected a number from %g to 1", eps,
+                      FLT_MIN);
+    c->norm_eps = (float)eps;
 }
 
 /* layer_types, where present, must say one thing about all layers, and the same as

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define DEFAULT_THETA 10000.0
+#define MAX_THETA     1e30  // fits f32
 #define MAX_CONTEXT   (1u << 24)
 
 static void read_kind(struct fields *f, struct json_value rope, const char *object,
@@ -56,6 +57,13 @@ static void read_factors(struct fields *f, struct json_value rope, const char *o
                       c->rope_high_freq_factor, c->rope_low_freq_factor);
 }
 
+static void check_theta(struct fields *f, const struct model_config *c)
+{
+    if (c->rope_theta < 1 || c->rope_theta > MAX_THETA)
+        fields_refuse(f, "rope_theta", "is %g; expected 1 to %g", c->rope_theta,
+                      MAX_THETA);
+}
+
 static void check_whole(struct fields *f, struct json_value object)
 {
     double part = fields_positive(f, object, "partial_rotary_factor", 1);
@@ -71,6 +79,7 @@ void config_read_rope(struct fields *f, struct json_value root, struct model_con
     c->rope = ROPE_NONE;
     c->rope_factor = 1;
     c->rope_theta = fields_positive(f, root, "rope_theta", DEFAULT_THETA);
+    check_theta(f, c);
     check_whole(f, root);
     if (fields_bool(f, root, "rope_interleaved", false))
         fields_refuse(f, "rope_interleaved", "is true; supported is false");
@@ -87,6 +96,7 @@ void config_read_rope(struct fields *f, struct json_value root, struct model_con
             fields_refuse(f, object, "differs between layers, which is not supported");
     }
     c->rope_theta = fields_positive(f, rope, "rope_theta", c->rope_theta);
+    check_theta(f, c);
     check_whole(f, rope);
     read_kind(f, rope, object, c);
     if (c->rope != ROPE_NONE) read_factors(f, rope, object, c);

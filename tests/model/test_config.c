@@ -270,6 +270,8 @@ static void sizes_are_bounded_and_fit_each_other(void **state)
            "max_position_embeddings is 4294967297");
     refuse(SMALL(",\"rms_norm_eps\":0"),
            "rms_norm_eps is 0; expected a number above 0");
+    refuse(SMALL(",\"rms_norm_eps\":1e-60"), "rms_norm_eps is 1e-60; expected");
+    refuse(SMALL(",\"rms_norm_eps\":10"), "rms_norm_eps is 10; expected");
     refuse(SMALL(",\"rms_norm_eps\":[1]"), "rms_norm_eps is an array");
     refuse(SMALL(",\"tie_word_embeddings\":1"),
            "tie_word_embeddings is 1; expected true");
@@ -354,6 +356,9 @@ static void rope_scaling_is_read_in_every_spelling(void **state)
         SMALL(",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"),
         "differs between layers");
     refuse(SMALL(",\"rope_theta\":0"), "rope_theta is 0");
+    refuse(SMALL(",\"rope_theta\":0.5"), "rope_theta is 0.5; expected 1 to 1e+30");
+    refuse(SMALL(",\"rope_parameters\":{\"rope_theta\":1e60}"), "rope_theta is 1e+60");
+    refuse(SMALL(",\"rope_theta\":1e999"), "rope_theta is 1e999");
 }
 
 static void a_window_counts_where_the_architecture_has_one(void **state)
