@@ -114,7 +114,7 @@ static int take_matrix(struct walk *k, struct matrix *out, const char *prefix,
                        uint32_t cols, bool biased, const struct piece *pieces,
                        uint32_t n)
 {
-    struct matrix_part parts[MAX_PARTS];
+    struct matrix_part parts[MAX_PARTS] = {0};
     float *bias[MAX_PARTS] = {0};
     char stem[MAX_NAME - 8];
     int rc = 0;
