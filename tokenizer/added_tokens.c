@@ -164,6 +164,7 @@ int added_tokens_next(struct added_search *x, struct added_match *out, struct er
         if (rc > 0) continue;
         if (t->lstrip) from = strip_left(x, from);
         if (t->rstrip) to = strip_right(x, to);
+        if (from >= to) continue;  // an earlier token has eaten it
         x->done = to;
         *out = (struct added_match){from, to, t->id};
         return 1;

@@ -38,6 +38,8 @@ static int enter(struct loader *l, const char *path, struct json_value content,
     size_t n_bytes = byte_level_decode(s, n, bytes, &outside), n_there = 0;
     const char *there = vocab_bytes(v, id, &n_there);
     int32_t other = vocab_find(v, bytes, n_bytes);
+    /* A raw blank and the character that the alphabet has for it are two tokens. */
+    if (!(vocab_flags(v, other) & VOCAB_OUTSIDE) == outside) other = -1;
     unsigned flags = VOCAB_ADDED | (special ? VOCAB_SPECIAL : 0u);
 
     if (vocab_flags(v, id) & VOCAB_ADDED) {
