@@ -6,7 +6,8 @@
  *          surrogates in strings, JSON number syntax, one value and nothing but white
  *          space after it, no key twice in one object (compared after unescaping), and
  *          nesting no deeper than the limit.  Every check is iterative: no input can
- *          use up the stack, and time is O(n log n) at worst.
+ *          use up the stack.  json_check() takes O(n log n) at worst, json_open() that
+ *          and O(n) times the depth.
  * Threads  a document is immutable once open; any thread may read it.
  */
 #ifndef KERNELS_JSON_H
@@ -37,7 +38,8 @@ struct json_value {
 };
 
 /* Check `text` without building anything.  -EINVAL with the byte offset and what is
- * wrong there ("duplicate key", "invalid UTF-8", "nesting deeper than 64" ...). */
+ * wrong there ("duplicate key", "invalid UTF-8", "nesting deeper than 64" ...); -ENOMEM:
+ * the keys of its open objects are kept while it runs. */
 NODISCARD int json_check(const char *text, size_t n, uint32_t max_depth,
                          struct err *err);
 

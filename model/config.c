@@ -17,7 +17,7 @@
 #define MAX_LAYERS   4096u
 #define MAX_HIDDEN   (1u << 20)
 #define MAX_FFN      (1u << 22)
-#define MAX_HEADS    4096u
+#define MAX_HEADS    1024u
 #define MAX_HEAD_DIM 1024u
 #define MAX_VOCAB    (1u << 24)
 #define MAX_CONTEXT  (1u << 24)  // positions stay exact in f32

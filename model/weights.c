@@ -161,12 +161,13 @@ static int take_layer(struct walk *k, uint32_t i)
 static int take_head(struct walk *k, struct matrix *out)
 {
     if (k->c->tied) return 0;
-    if (!safetensors_find(k->set, "lm_head.weight"))
-        return err_set(
-            k->err, -EINVAL,
-            "tensor lm_head.weight is missing; a model whose configuration does "
-            "not say \"tie_word_embeddings\": true needs one of shape [%u, %u]",
-            k->c->vocab, k->c->hidden);
+    struct err why = {0};
+    uint64_t dims[2] = {k->c->vocab, k->c->hidden};
+    if (!safetensors_expect(k->set, "lm_head.weight", 2, dims, &why))
+        return err_set(k->err, -EINVAL,
+                       "%s, because the configuration does not say "
+                       "\"tie_word_embeddings\": true",
+                       why.msg);
     const struct piece head[] = {{"lm_head", k->c->vocab}};
     return take_matrix(k, out, "", k->c->hidden, false, head, 1);
 }

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (rc < 0) return 0;
 
     if (c.head_dim < 2 || c.head_dim % 2 || c.head_dim > 1024) abort();
-    if (c.kv_heads == 0 || c.q_heads % c.kv_heads || c.q_heads > 4096) abort();
+    if (c.kv_heads == 0 || c.q_heads % c.kv_heads || c.q_heads > 1024) abort();
     if (c.bos >= (int32_t)c.vocab || c.n_eos > MODEL_MAX_EOS || c.layers == 0) abort();
     for (uint32_t i = 0; i < c.n_eos; i++) {
         if (c.eos[i] < 0 || c.eos[i] >= (int32_t)c.vocab) abort();
