@@ -29,10 +29,10 @@
 #define REQUEST_MAX_CHOICES 64
 
 enum finish_reason {
-    FINISH_STOP,    // an end-of-sequence token, or a stop string
-    FINISH_LENGTH,  // max_tokens, or the context is full
-    FINISH_ERROR,   // see event.status and event.text
-    FINISH_CANCELLED
+    FINISH_STOP,      // an end-of-sequence token, or a stop string
+    FINISH_LENGTH,    // max_tokens, or the context is full
+    FINISH_ERROR,     // see event.status and event.text
+    FINISH_CANCELLED  // the consumer left, or with status 408: it did not read
 };
 
 enum event_kind {
@@ -53,9 +53,10 @@ struct event {
     size_t text_n;
     /* EVENT_FINISH */
     enum finish_reason reason;
-    uint32_t completion_tokens;  // of this choice; an end-of-sequence token counts
-    uint32_t cached_tokens;      // of the prompt, not computed again
-    int status;                  // FINISH_ERROR: what HTTP would say (500, 503)
+    uint32_t
+        completion_tokens;   // of this choice; end-of-sequence and stop tokens count
+    uint32_t cached_tokens;  // of the prompt, not computed again
+    int status;  // FINISH_ERROR: what HTTP would say (500, 503); FINISH_CANCELLED: 0, 408
 };
 
 struct request_stats {  // nanoseconds on the engine's clock; 0: has not happened
@@ -66,7 +67,7 @@ struct request {
     /* set by the maker before engine_submit(), constant afterwards */
     int32_t *ids;  // the prompt; owned, malloc
     uint32_t n_ids;
-    uint32_t max_tokens;  // for each choice, at least 1; already bounded by the context
+    uint32_t max_tokens;  // for each choice, bounded by the context; 0: only the prompt
     uint32_t n_choices;   // 1..REQUEST_MAX_CHOICES
     struct sampling sampling;  // sampling.bias: owned, malloc
     char stop[REQUEST_MAX_STOPS][REQUEST_MAX_STOP + 1];
@@ -94,6 +95,9 @@ void request_unref(struct request *r);  // NULL is fine
 
 /* The consumer's side. `wake` is called from the engine's thread, at most once for each
  * request_wait() that answered false, and never while the consumer holds anything. */
+/* When request_set_wake() returns, the callback before it is not running and will not be
+ * called again: with NULL, `arg` may be freed.  Not from within wake, nor with a lock held
+ * that wake takes. */
 void request_set_wake(struct request *r, void (*wake)(void *arg), void *arg);
 bool request_pop(struct request *r, struct event *out);
 /* Is there something to pop?  If not, wake will be called when there is: at once, or with
@@ -102,8 +106,11 @@ bool request_wait(struct request *r, bool patient);
 void request_cancel(struct request *r);
 
 /* The engine's side. */
-bool request_has_room(
-    struct request *r);  // for one event of the largest size per choice
-void request_push(struct request *r, const struct event *e);  // there must be room
+/* For one event of the largest size for each choice that is not over. */
+bool request_has_room(struct request *r);
+uint32_t request_room(struct request *r);  // events of the largest size that fit
+/* There must be room, but for an EVENT_FINISH without text or of FINISH_ERROR, which
+ * always fits.  The text is copied, but for that of FINISH_ERROR, which must be static. */
+void request_push(struct request *r, const struct event *e);
 
 #endif

@@ -1,0 +1,336 @@
+/* sched_plan.c - one plan: replies first, then who may start, then prefill. */
+#include "server/sched.h"
+
+#include <assert.h>
+
+/* ---- putting back (rules 5 and 6) ---- */
+
+static void put_back(struct sched *s, uint32_t seq, uint64_t now)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    kv_table_release(s->o.kv, &q->table);
+    q->n_computed = 0;
+    q->state = SEQ_PUT_BACK;
+    q->since = now;
+    s->n_running--;
+    s->step.n_decode -= q->chunk;  // nothing but replies has been planned yet
+    q->chunk = 0;
+    s->step.n_put_back++;
+}
+
+/* The running sequence of the highest choice. */
+static uint32_t last_running(const struct sched *s, uint32_t job)
+{
+    uint32_t last = SCHED_NONE;
+    for (uint32_t i = s->jobs[job].first_seq; i != SCHED_NONE; i = s->seqs[i].next)
+        if (s->seqs[i].state == SEQ_RUNNING) last = i;
+    return last;
+}
+
+/* The youngest running sequence; only of jobs younger than `than`, unless that is
+ * SCHED_NONE, and only of paused ones where asked for. */
+static uint32_t youngest_running(const struct sched *s, uint32_t than, bool paused)
+{
+    for (uint32_t i = s->youngest; i != than; i = s->jobs[i].older) {
+        if (paused && !s->jobs[i].paused) continue;
+        uint32_t seq = last_running(s, i);
+        if (seq != SCHED_NONE) return seq;
+    }
+    return SCHED_NONE;
+}
+
+/* ---- replies ---- */
+
+static uint32_t left_of(const struct sched_seq *q)
+{
+    return q->n_known - q->n_computed - q->chunk;
+}
+
+/* Blocks for the next token, somebody else's if need be.  False: it gave its own. */
+static bool grow(struct sched *s, uint32_t seq, uint64_t now)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    while (kv_table_need(s->o.kv, &q->table, q->n_computed, q->n_known) >
+           s->o.kv->n_free) {
+        uint32_t victim = youngest_running(s, SCHED_NONE, true);
+        if (victim == SCHED_NONE) victim = youngest_running(s, SCHED_NONE, false);
+        put_back(s, victim, now);
+        if (victim == seq) return false;
+    }
+    int rc = kv_table_extend(s->o.kv, &q->table, q->n_computed, q->n_known);
+    assert(rc == 0);
+    return rc == 0;
+}
+
+/* Oldest first, so that who is put back has not been planned yet. */
+static void plan_replies(struct sched *s, uint64_t now)
+{
+    for (uint32_t j = s->oldest; j != SCHED_NONE; j = s->jobs[j].younger) {
+        if (s->jobs[j].paused) continue;
+        for (uint32_t i = s->jobs[j].first_seq; i != SCHED_NONE; i = s->seqs[i].next) {
+            struct sched_seq *q = &s->seqs[i];
+            bool replies = q->n_known > s->jobs[j].n_prompt;
+            if (q->state != SEQ_RUNNING || !replies || left_of(q) != 1) continue;
+            if (!grow(s, i, now)) continue;
+            q->chunk = 1;
+            s->step.n_decode++;
+        }
+    }
+}
+
+/* ---- who may start (rules 3 to 5) ---- */
+
+/* How many tokens `q` need not compute where a sibling has the prompt; 0: none has it,
+ * and *wait says whether one is at it. */
+static uint32_t shareable(const struct sched *s, const struct sched_seq *q,
+                          const struct sched_seq **from, bool *wait)
+{
+    const struct sched_job *j = &s->jobs[q->job];
+    uint32_t tokens = q->n_known - 1 < j->n_prompt ? q->n_known - 1 : j->n_prompt;
+    *wait = false;
+    for (uint32_t i = j->first_seq; i != SCHED_NONE; i = s->seqs[i].next) {
+        const struct sched_seq *sibling = &s->seqs[i];
+        if (sibling == q || sibling->state != SEQ_RUNNING) continue;
+        *from = sibling;
+        if (sibling->n_computed >= j->n_prompt) return tokens;
+        *wait = true;
+    }
+    return 0;
+}
+
+/* Rule 4; true where it started. */
+static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *from,
+                  uint32_t shared)
+{
+    const struct sched_job *j = &s->jobs[q->job];
+    struct kv_pool *kv = s->o.kv;
+    uint32_t spare = j->n_started == 0 ? j->n_choices : 1;
+    uint64_t need =
+        (uint64_t)kv_blocks_for(q->n_known) - shared / KV_BLOCK_TOKENS + spare;
+    if (need > kv->n_free && kv->n_free < kv->mem.n_blocks) return false;
+
+    if (shared > 0) kv_table_fork(kv, &q->table, &from->table, shared);
+    int rc = kv_table_extend(kv, &q->table, shared, q->n_known);
+    assert(rc == 0);
+    (void)rc;
+    q->n_computed = shared;
+    q->state = SEQ_RUNNING;
+    s->n_running++;
+    return true;
+}
+
+/* Could `need` blocks be had from jobs younger than this one? */
+static bool younger_hold(const struct sched *s, uint32_t job, uint64_t need)
+{
+    uint64_t older = 0;
+    for (uint32_t i = s->oldest; i != s->jobs[job].younger; i = s->jobs[i].younger) {
+        uint32_t common = s->jobs[i].n_prompt / KV_BLOCK_TOKENS, others = 0;
+        for (uint32_t k = s->jobs[i].first_seq; k != SCHED_NONE; k = s->seqs[k].next) {
+            uint32_t n = s->seqs[k].table.n_blocks;
+            older += n > common && others++ > 0 ? n - common : n;
+        }
+    }
+    return older + need <= s->o.kv->mem.n_blocks;
+}
+
+enum verdict { STARTED, NOT_YET, NO_ROOM };
+
+/* Start a sequence that has a place, or that shall get one. */
+static enum verdict try_start(struct sched *s, struct sched_seq *q, uint64_t since,
+                              uint64_t now)
+{
+    const struct sched_seq *from = NULL;
+    bool wait;
+    uint32_t shared = shareable(s, q, &from, &wait);
+    if (wait && shared == 0) return NOT_YET;
+    if (start(s, q, from, shared)) return STARTED;
+    if (now - since < SCHED_BUMP_NS) return NO_ROOM;
+
+    uint64_t need = (uint64_t)kv_blocks_for(q->n_known) + s->jobs[q->job].n_choices;
+    if (need > s->o.kv->mem.n_blocks) need = s->o.kv->mem.n_blocks;
+    if (!younger_hold(s, q->job, need)) return NO_ROOM;
+    for (uint32_t victim;
+         (victim = youngest_running(s, q->job, false)) != SCHED_NONE;) {
+        put_back(s, victim, now);
+        if (start(s, q, from, shared)) return STARTED;
+    }
+    return NO_ROOM;
+}
+
+static enum verdict restart(struct sched *s, uint32_t job, uint64_t now,
+                            uint64_t *since)
+{
+    enum verdict all = STARTED;
+    for (uint32_t i = s->jobs[job].first_seq; i != SCHED_NONE; i = s->seqs[i].next) {
+        struct sched_seq *q = &s->seqs[i];
+        if (q->state != SEQ_PUT_BACK) continue;
+        enum verdict v = try_start(s, q, q->since, now);
+        *since = q->since;
+        if (v == NO_ROOM) return v;
+        if (v == NOT_YET) all = v;
+    }
+    return all;
+}
+
+static void take_place(struct sched *s, uint32_t seq)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    struct sched_job *j = &s->jobs[q->job];
+    uint32_t *link = &j->first_seq;
+    while (*link != SCHED_NONE) link = &s->seqs[*link].next;
+    *link = seq;
+    j->n_started++;
+    s->n_places--;
+    s->step.started[s->step.n_started++] = seq;
+}
+
+/* Choices that never ran. */
+static enum verdict begin(struct sched *s, uint32_t job, uint64_t now)
+{
+    struct sched_job *j = &s->jobs[job];
+    while (j->n_started < j->n_choices) {
+        if (s->n_places == 0) return NOT_YET;  // the next free one is its own, by age
+        uint32_t i = 0;
+        while (s->seqs[i].state != SEQ_FREE) i++;
+        struct sched_seq *q = &s->seqs[i];
+        *q = (struct sched_seq){
+            .job = job,
+            .choice = j->n_started,
+            .n_known = j->n_prompt,
+            .table = q->table,
+            .next = SCHED_NONE,
+        };
+        enum verdict v = try_start(s, q, j->since, now);
+        if (v != STARTED) return v;
+        take_place(s, i);
+    }
+    return STARTED;
+}
+
+static void plan_starts(struct sched *s, uint64_t now)
+{
+    for (uint32_t i = s->oldest; i != SCHED_NONE; i = s->jobs[i].younger) {
+        if (s->jobs[i].paused) continue;
+        uint64_t since = s->jobs[i].since;
+        enum verdict v = restart(s, i, now, &since);
+        if (v == STARTED) {
+            since = s->jobs[i].since;
+            v = begin(s, i, now);
+        }
+        if (v == NO_ROOM && now - since >= SCHED_PASS_NS) return;
+    }
+}
+
+/* ---- prefill (rules 1 and 2) ---- */
+
+/* Add up to `budget` tokens to the sequence's chunk; how many. */
+static uint32_t give(struct sched *s, struct sched_seq *q, uint32_t budget,
+                     uint32_t *spare_logits)
+{
+    const struct sched_job *j = &s->jobs[q->job];
+    uint32_t n = left_of(q);
+    if (n > budget) n = budget / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK;
+    if (j->n_scored >= j->to_score) {
+        q->chunk += n;
+        return n;
+    }
+
+    /* Every row from n_scored on needs logits; those of one are set aside for each
+     * sequence. */
+    uint32_t quiet = j->n_scored > q->n_computed ? j->n_scored - q->n_computed : 0;
+    uint32_t had = q->chunk > quiet ? q->chunk - quiet : 0;
+    uint32_t scores = *spare_logits + (had == 0);
+    if (scores > j->score_room - had) scores = j->score_room - had;
+    if (n > quiet + had + scores - q->chunk) n = quiet + had + scores - q->chunk;
+    q->chunk += n;
+    uint32_t has = q->chunk > quiet ? q->chunk - quiet : 0;
+    *spare_logits -= has - had - (had == 0 && has > 0);
+    return n;
+}
+
+static bool wants_prefill(const struct sched *s, const struct sched_seq *q)
+{
+    return q->state == SEQ_RUNNING && !s->jobs[q->job].paused && left_of(q) > 0;
+}
+
+static struct sched_seq *oldest_prefill(struct sched *s)
+{
+    for (uint32_t j = s->oldest; j != SCHED_NONE; j = s->jobs[j].younger)
+        for (uint32_t i = s->jobs[j].first_seq; i != SCHED_NONE; i = s->seqs[i].next)
+            if (wants_prefill(s, &s->seqs[i])) return &s->seqs[i];
+    return NULL;
+}
+
+static struct sched_seq *shortest_prefill(struct sched *s)
+{
+    struct sched_seq *best = NULL;
+    for (uint32_t i = 0; i < s->o.max_running; i++) {
+        struct sched_seq *q = &s->seqs[i];
+        if (!wants_prefill(s, q) || q->full) continue;
+        if (!best || left_of(q) < left_of(best)) best = q;
+    }
+    return best;
+}
+
+static uint32_t prefill_budget(const struct sched *s)
+{
+    uint32_t most = s->o.step_tokens - s->step.n_decode;
+    if (s->step.n_decode == 0) return most;
+
+    /* Not measured yet: a careful guess. */
+    double fit = s->prefill_ns > 0 ? (double)s->o.step_ns / s->prefill_ns : 64;
+    if (fit < SCHED_MIN_CHUNK) fit = SCHED_MIN_CHUNK;
+    return fit < most ? (uint32_t)fit / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK : most;
+}
+
+static void plan_prefill(struct sched *s)
+{
+    struct sched_seq *oldest = oldest_prefill(s);
+    if (!oldest) return;
+
+    uint32_t budget = prefill_budget(s), spare_logits = s->o.max_logits - s->n_running;
+    uint32_t half = budget / 2 / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK;
+    if (half == 0) half = s->turn ? budget : 0;
+    s->turn = !s->turn;
+    budget -= give(s, oldest, half, &spare_logits);
+
+    for (struct sched_seq *q; budget > 0 && (q = shortest_prefill(s)) != NULL;) {
+        budget -= give(s, q, budget, &spare_logits);
+        q->full = true;
+    }
+}
+
+/* ---- the plan ---- */
+
+static void add_item(struct sched *s, uint32_t seq)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    const struct sched_job *j = &s->jobs[q->job];
+    uint32_t end = q->n_computed + q->chunk, logits = end;
+    if (j->n_scored < j->to_score)
+        logits = j->n_scored > q->n_computed ? j->n_scored : q->n_computed;
+    else if (end == q->n_known)
+        logits = end - 1;
+    s->step.items[s->step.n_items++] = (struct sched_item){
+        .seq = seq,
+        .from = q->n_computed,
+        .n = q->chunk,
+        .logits_from = logits < end ? logits : end,
+    };
+    s->step.n_rows += q->chunk;
+    q->chunk = 0;
+}
+
+const struct sched_step *sched_plan(struct sched *s, uint64_t now)
+{
+    s->step.n_items = s->step.n_rows = s->step.n_decode = 0;
+    s->step.n_started = s->step.n_put_back = 0;
+    plan_replies(s, now);
+    plan_starts(s, now);
+    plan_prefill(s);
+    for (uint32_t i = 0; i < s->o.max_running; i++) {
+        s->seqs[i].full = false;
+        if (s->seqs[i].chunk > 0) add_item(s, i);
+    }
+    return &s->step;
+}
