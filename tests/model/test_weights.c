@@ -433,6 +433,10 @@ static void biases_are_stacked_like_their_rows(void **state)
     f->c.has_dtype = false;
     must_load(f);
     assert_string_equal(f->w.notes, "");
+    f->c.attention_bias = f->c.mlp_bias = false;
+    size_t plain;
+    assert_int_equal(weights_bytes(f->b, &f->c, f->set, &plain, NULL), 0);
+    assert_int_equal(f->w.bytes - plain, 2 * (128 + 64 + 256 + 64) * sizeof(float));
     for (int l = 0; l < 2; l++) {
         const struct layer_weights *w = &f->w.layer[l];
         apply(f, &w->qkv, zero, y);
