@@ -1,58 +1,9 @@
 /* test_config.c - configurations that mean the same, and those that must be refused. */
-#include "model/config.h"
-
 #include "tests/files.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/model/small_config.h"
 
 #define MODELS  "tests/golden/models/"
 #define CONFIGS "tests/golden/configs/"
-
-/* The smallest configuration that loads; %s: more fields. */
-#define SMALL(more)                                                                    \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"num_hidden_layers\":2,"               \
-    "\"hidden_size\":64,\"intermediate_size\":128,\"vocab_size\":100,"                 \
-    "\"num_attention_heads\":4" more "}"
-#define SMALL_MISTRAL(more)                                                            \
-    "{\"architectures\":[\"MistralForCausalLM\"],\"num_hidden_layers\":2,"             \
-    "\"hidden_size\":64,\"intermediate_size\":128,\"vocab_size\":100,"                 \
-    "\"num_attention_heads\":8" more "}"
-
-static struct model_config parse(const char *text, const char *generation)
-{
-    struct model_config c;
-    struct err err = {0};
-    if (model_config_parse(&c, text, strlen(text), generation,
-                           generation ? strlen(generation) : 0, "dir", &err) < 0)
-        fail_msg("%s: %s", text, err.msg);
-    return c;
-}
-
-static void refuse2(const char *text, const char *generation, const char *why)
-{
-    struct model_config c;
-    struct err err = {0};
-    int rc = model_config_parse(&c, text, strlen(text), generation,
-                                generation ? strlen(generation) : 0, "dir", &err);
-    if (rc != -EINVAL)
-        fail_msg("accepted %s, where the message should say %s", text, why);
-    if (!strstr(err.msg, why)) fail_msg("\"%s\" does not say %s", err.msg, why);
-    const char *file =
-        generation ? "dir/generation_config.json: " : "dir/config.json: ";
-    assert_memory_equal(err.msg, file, strlen(file));
-}
-
-static void refuse(const char *text, const char *why)
-{
-    refuse2(text, NULL, why);
-}
 
 static void same(const struct model_config *a, const struct model_config *b)
 {
@@ -303,64 +254,6 @@ static void features_that_would_run_wrongly_are_refused(void **state)
     assert_true(c.attention_bias && c.mlp_bias && c.tied);
 }
 
-static void rope_scaling_is_read_in_every_spelling(void **state)
-{
-    (void)state;
-    static const char *const same_thing[] = {
-        SMALL(
-            ",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}"),
-        SMALL(",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"linear\","
-              "\"factor\":2.0}"),
-        SMALL(",\"rope_parameters\":{\"rope_theta\":500000,\"rope_type\":\"linear\","
-              "\"factor\":2}"),
-        SMALL(",\"rope_theta\":1,\"rope_parameters\":{\"rope_theta\":500000,"
-              "\"rope_type\":\"linear\",\"type\":\"linear\",\"factor\":2}"),
-        SMALL(",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
-              "\"rope_parameters\":{\"rope_type\":\"default\"}"),
-    };
-    for (size_t i = 0; i < ARRAY_LEN(same_thing); i++) {
-        struct model_config c = parse(same_thing[i], NULL);
-        assert_int_equal(c.rope, ROPE_LINEAR);
-        assert_true(c.rope_factor == 2);
-        assert_true(c.rope_theta == 500000);
-    }
-    assert_int_equal(
-        parse(SMALL(",\"rope_scaling\":{\"type\":\"default\"}"), NULL).rope, ROPE_NONE);
-
-    static const char *const kinds[] = {"yarn", "dynamic", "longrope", "su", "mrope"};
-    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-        char text[512], why[128];
-        snprintf(text, sizeof text,
-                 SMALL(",\"rope_scaling\":{\"type\":\"%s\",\"factor\":4}"), kinds[i]);
-        snprintf(
-            why, sizeof why,
-            "rope_scaling asks for RoPE scaling of kind \"%s\"; supported are default, "
-            "linear and llama3",
-            kinds[i]);
-        refuse(text, why);
-    }
-    refuse(SMALL(",\"rope_scaling\":{\"factor\":4}"), "has a factor and no rope_type");
-    refuse(SMALL(",\"rope_scaling\":{\"type\":\"linear\"}"), "factor is missing");
-    refuse(SMALL(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}"),
-           "factor 0.5");
-    refuse(SMALL(",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}"),
-           "low_freq_factor is missing");
-    refuse(
-        SMALL(
-            ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
-            "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}"),
-        "high_freq_factor 4; expected more than its low_freq_factor 4");
-    refuse(SMALL(",\"rope_scaling\":8"),
-           "rope_scaling is a number; expected an object");
-    refuse(
-        SMALL(",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"),
-        "differs between layers");
-    refuse(SMALL(",\"rope_theta\":0"), "rope_theta is 0");
-    refuse(SMALL(",\"rope_theta\":0.5"), "rope_theta is 0.5; expected 1 to 1e+30");
-    refuse(SMALL(",\"rope_parameters\":{\"rope_theta\":1e60}"), "rope_theta is 1e+60");
-    refuse(SMALL(",\"rope_theta\":1e999"), "rope_theta is 1e999");
-}
-
 static void a_window_counts_where_the_architecture_has_one(void **state)
 {
     (void)state;
@@ -478,55 +371,6 @@ static void deep_nesting_is_refused(void **state)
     free(deep);
 }
 
-/* ---- frequencies ---- */
-
-/* Computed apart, in double precision: theta^(-2i/d), scaled as the kind says. */
-static void check_frequencies(const struct model_config *c, const double *want,
-                              uint32_t step)
-{
-    float got[512];
-    model_rope_frequencies(c, got);
-    for (uint32_t i = 0; i * step < c->head_dim / 2; i++) {
-        if (fabs(got[i * step] / want[i] - 1) > 1e-6)
-            fail_msg("frequency %u is %.9g, expected %.9g", i * step,
-                     (double)got[i * step], want[i]);
-    }
-}
-
-static void frequencies_follow_the_kind_of_scaling(void **state)
-{
-    (void)state;
-    static const double tiny_llama3[] = {
-        1.0,           0.0794030092,   0.00470075387, 0.000911583092, 0.000176776695,
-        3.4281022e-05, 6.64786987e-06, 1.28917317e-06};
-    check_frequencies(&llama3, tiny_llama3, 1);
-
-    static const double quarter[] = {0.25,   0.0790569415,   0.025,   0.00790569415,
-                                     0.0025, 0.000790569415, 0.00025, 7.90569415e-05};
-    check_frequencies(&linear, quarter, 1);
-
-    struct model_config c = linear;
-    c.rope = ROPE_NONE;
-    double plain[8];
-    for (int i = 0; i < 8; i++) plain[i] = 4 * quarter[i];
-    check_frequencies(&c, plain, 1);
-
-    // Llama 3.2 1B and 3B; every eighth of 64.
-    c = llama3;
-    c.head_dim = 128;
-    c.rope_factor = 32;
-    c.rope_original_context = 8192;
-    static const double big[] = {1.0,
-                                 0.193922745,
-                                 0.0376060309,
-                                 0.00729266474,
-                                 0.000429556797,
-                                 8.57025549e-06,
-                                 1.66196747e-06,
-                                 3.22293293e-07};
-    check_frequencies(&c, big, 8);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -536,13 +380,11 @@ int main(void)
         cmocka_unit_test(other_architectures_are_refused_by_name),
         cmocka_unit_test(sizes_are_bounded_and_fit_each_other),
         cmocka_unit_test(features_that_would_run_wrongly_are_refused),
-        cmocka_unit_test(rope_scaling_is_read_in_every_spelling),
         cmocka_unit_test(a_window_counts_where_the_architecture_has_one),
         cmocka_unit_test(the_dtype_is_read_in_every_spelling),
         cmocka_unit_test(eos_ids_of_both_files_are_united),
         cmocka_unit_test(missing_and_unreadable_files_are_named),
         cmocka_unit_test(deep_nesting_is_refused),
-        cmocka_unit_test(frequencies_follow_the_kind_of_scaling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
