@@ -1,0 +1,210 @@
+/* api_chat.c - the messages of a chat, through the model's template, to token ids.
+ *
+ * Each message reaches the template with its role first and its content as one string:
+ * text parts are joined with nothing between them.  "developer" is OpenAI's newer name
+ * for "system" and becomes that, which templates know.  name and tool_call_id go through;
+ * whatever the model would not see is refused, never dropped.
+ */
+#include "server/api_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+struct message {
+    struct json_value role, content, name, tool_call_id;
+};
+
+/* Members that carry content which no template here would show. */
+static int refuse_member(const char *param, struct json_iter i, struct api_error *e)
+{
+    static const char *const names[] = {"tool_calls", "function_call", "refusal",
+                                        "audio"};
+    if (json_is(i.value, JSON_NULL)) return 0;
+    if (json_is(i.value, JSON_ARRAY) && json_count(i.value) == 0) return 0;
+    for (size_t k = 0; k < ARRAY_LEN(names); k++) {
+        if (!json_equals(i.key, names[k])) continue;
+        return api_fail(e, 400, "unsupported_parameter", param,
+                        "%s.%s would change the answer, but is not supported here; "
+                        "leave it out",
+                        param, names[k]);
+    }
+    return 0;
+}
+
+static int read_message(struct json_value v, const char *param, struct message *m,
+                        struct api_error *e)
+{
+    *m = (struct message){0};
+    if (!json_is(v, JSON_OBJECT)) return api_wrong(e, param, v, "an object");
+    const struct {
+        const char *name;
+        struct json_value *to;
+    } members[] = {
+        {"role", &m->role},
+        {"content", &m->content},
+        {"name", &m->name},
+        {"tool_call_id", &m->tool_call_id},
+    };
+    for (struct json_iter i = json_iter(v); json_next(&i);) {
+        int rc = refuse_member(param, i, e);
+        if (rc < 0) return rc;
+        for (size_t k = 0; k < ARRAY_LEN(members); k++) {
+            if (json_equals(i.key, members[k].name)) *members[k].to = i.value;
+        }
+    }
+    return 0;
+}
+
+static int add_role(struct json_value v, const char *message, struct bytes *out,
+                    struct api_error *e)
+{
+    static const char *const roles[][2] = {{"system", "system"},
+                                           {"developer", "system"},
+                                           {"user", "user"},
+                                           {"assistant", "assistant"},
+                                           {"tool", "tool"}};
+    for (size_t k = 0; k < ARRAY_LEN(roles); k++) {
+        if (!json_equals(v, roles[k][0])) continue;
+        bytes_printf(out, "{\"role\":\"%s\"", roles[k][1]);
+        return 0;
+    }
+    char param[64];
+    snprintf(param, sizeof param, "%s.role", message);
+    return api_wrong(e, param, v,
+                     "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
+}
+
+static int add_text(struct json_value v, const char *param, struct bytes *out,
+                    struct api_error *e)
+{
+    const char *raw;
+    size_t n;
+    int rc = api_read_raw_text(v, param, &raw, &n, e);
+    if (rc == 0) bytes_add(out, raw, n);
+    return rc;
+}
+
+static int add_part(struct json_value part, const char *param, struct bytes *out,
+                    struct api_error *e)
+{
+    char inner[64];
+    if (!json_is(part, JSON_OBJECT)) return api_wrong(e, param, part, "an object");
+    struct json_value type = json_get(part, "type");
+    if (json_equals(type, "text")) {
+        snprintf(inner, sizeof inner, "%.50s.text", param);
+        return add_text(json_get(part, "text"), inner, out, e);
+    }
+    snprintf(inner, sizeof inner, "%.50s.type", param);
+    return api_wrong(e, inner, type, "\"text\": other parts are not supported here");
+}
+
+static int add_content(struct json_value v, const char *message, struct bytes *out,
+                       struct api_error *e)
+{
+    char param[64], inner[64];
+    int rc = 0;
+    uint32_t at = 0;
+    snprintf(param, sizeof param, "%s.content", message);
+    bytes_add_text(out, ",\"content\":\"");
+    if (json_is(v, JSON_STRING)) {
+        rc = add_text(v, param, out, e);
+    } else if (json_count(v) == 0 || !json_is(v, JSON_ARRAY)) {
+        rc = api_wrong(e, param, v, "a string or an array of one or more text parts");
+    }
+    for (struct json_iter i = json_iter(v); rc == 0 && json_next(&i); at++) {
+        snprintf(inner, sizeof inner, "%.40s[%u]", param, at);
+        rc = add_part(i.value, inner, out, e);
+    }
+    bytes_add_text(out, "\"");
+    return rc;
+}
+
+static int add_optional(struct json_value v, const char *message, const char *name,
+                        struct bytes *out, struct api_error *e)
+{
+    char param[64];
+    if (!json_exists(v) || json_is(v, JSON_NULL)) return 0;
+    snprintf(param, sizeof param, "%s.%s", message, name);
+    bytes_printf(out, ",\"%s\":\"", name);
+    int rc = add_text(v, param, out, e);
+    bytes_add_text(out, "\"");
+    return rc;
+}
+
+static int add_message(struct json_value v, uint32_t at, struct bytes *out,
+                       struct api_error *e)
+{
+    char param[32];
+    snprintf(param, sizeof param, "messages[%u]", at);
+    if (at > 0) bytes_add_text(out, ",");
+
+    struct message m;
+    int rc = read_message(v, param, &m, e);
+    if (rc == 0) rc = add_role(m.role, param, out, e);
+    if (rc == 0) rc = add_content(m.content, param, out, e);
+    if (rc == 0) rc = add_optional(m.name, param, "name", out, e);
+    if (rc == 0) rc = add_optional(m.tool_call_id, param, "tool_call_id", out, e);
+    bytes_add_text(out, "}");
+    return rc;
+}
+
+int api_chat_context(struct json_value messages, bool add_generation_prompt,
+                     struct bytes *out, struct api_error *e)
+{
+    if (json_count(messages) == 0 || !json_is(messages, JSON_ARRAY)) {
+        return api_wrong(e, "messages", messages, "an array of at least one message");
+    }
+    uint32_t at = 0;
+    bytes_add_text(out, "{\"messages\":[");
+    for (struct json_iter i = json_iter(messages); json_next(&i); at++) {
+        int rc = add_message(i.value, at, out, e);
+        if (rc < 0) return rc;
+    }
+    bytes_printf(out, "],\"add_generation_prompt\":%s}",
+                 add_generation_prompt ? "true" : "false");
+    if (!out->failed) return 0;
+    return api_fail(e, 500, NULL, NULL, "no memory for the messages");
+}
+
+static int render(const struct api *a, const struct bytes *context,
+                  struct api_prompt *out, struct api_error *e)
+{
+    struct chat_text text = {0};
+    struct token_list ids = {0};
+    struct err err;
+    int rc = chat_render(a->o.chat, context->data, context->n, (int64_t)time(NULL),
+                         &text, &err);
+    if (rc == 0) {
+        rc = tokenizer_encode(a->o.tokenizer, text.text, text.n, text.plain,
+                              text.n_plain, 0, &ids, &err);
+    }
+    chat_text_free(&text);
+    if (rc < 0) {
+        token_list_free(&ids);
+        bool theirs = rc == -EINVAL || rc == -E2BIG;
+        return api_fail(e, theirs ? 400 : 500, theirs ? "invalid_value" : NULL,
+                        "messages", "%s", err.msg);
+    }
+    out->ids = ids.ids;
+    out->n_ids = ids.n;
+    return 0;
+}
+
+int api_chat_prompts(const struct api *a, const struct api_body *b,
+                     struct api_prompts *out, struct api_error *e)
+{
+    if (!a->o.chat) {
+        return api_fail(e, 400, "unsupported_parameter", "messages",
+                        "this model has no chat template, so it cannot chat; use "
+                        "/v1/completions");
+    }
+    struct bytes context = {0};
+    int rc = api_prompts_make(out, 1, e);
+    if (rc == 0) {
+        rc = api_chat_context(b->messages, b->add_generation_prompt, &context, e);
+    }
+    if (rc == 0) rc = render(a, &context, &out->list[0], e);
+    bytes_free(&context);
+    return rc;
+}
