@@ -55,11 +55,12 @@ int tokload_each(struct loader *l, struct json_value of, const char *key,
     struct json_value list = json_get(of, key);
     char inner[256];
     int rc = 0, k = 0;
+    const char *dot = *path ? "." : "";
     if (json_exists(list) && !json_is(list, JSON_ARRAY)) {
-        return tokload_refuse(l, path, list, "it has to be an array");
+        if (snprintf(inner, sizeof inner, "%s%s%s", path, dot, key) < 0) return -EINVAL;
+        return tokload_refuse(l, inner, list, "it has to be an array");
     }
     for (struct json_iter i = json_iter(list); rc == 0 && json_next(&i); k++) {
-        const char *dot = *path ? "." : "";
         if (snprintf(inner, sizeof inner, "%s%s%s[%d]", path, dot, key, k) < 0) break;
         rc = element(l, i.value, inner, depth + 1, state);
     }
