@@ -1,0 +1,22 @@
+/* machine.h - what this machine can do at most, to print measured speeds beside it.
+ *
+ * Caller   gives it a quiet machine for about two seconds.
+ * Memory   256 MiB while it runs.
+ */
+#ifndef TESTS_MACHINE_H
+#define TESTS_MACHINE_H
+
+#include <stdint.h>
+
+struct machine {
+    double bytes;  // read from memory in a second, by all threads together
+    double flops;  // f32 multiply-adds in a second, counted as two, likewise
+};
+
+/* Reading goes over far more than any last-level cache holds; multiply-adds run on
+ * registers alone, in 256-bit FMA where this CPU has it.  Each is the best of several tries. */
+struct machine machine_measure(uint32_t threads);
+
+double machine_now(void);  // seconds of a monotonic clock
+
+#endif
