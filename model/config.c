@@ -27,10 +27,9 @@ static const struct architecture {
     uint32_t context;   // default of max_position_embeddings
     uint32_t kv_heads;  // default of num_key_value_heads; 0: one for each query head
     bool biases, windowed;  // has attention_bias and mlp_bias; has sliding_window
-    uint32_t window;        // default of sliding_window
 } architectures[] = {
-    {"LlamaForCausalLM", "llama", 2048, 0, true, false, 0},
-    {"MistralForCausalLM", "mistral", 131072, 8, false, true, 4096},
+    {"LlamaForCausalLM", "llama", 2048, 0, true, false},
+    {"MistralForCausalLM", "mistral", 131072, 8, false, true},
 };
 
 static const struct architecture *
@@ -170,9 +169,7 @@ static void read_features(struct fields *f, struct json_value root,
         c->mlp_bias = fields_bool(f, root, "mlp_bias", false);
     }
     if (a->windowed) {
-        bool written = json_exists(json_get(root, "sliding_window"));
-        c->window = fields_size(f, root, "sliding_window", written ? 0 : a->window, 0,
-                                INT32_MAX);
+        c->window = fields_size(f, root, "sliding_window", 0, 0, INT32_MAX);
     }
     read_layer_types(f, root, a, c);
 }

@@ -169,7 +169,7 @@ static void what_is_left_out_is_as_in_transformers(void **state)
 
     c = parse(SMALL_MISTRAL(""), NULL);
     assert_int_equal(c.kv_heads, 8);
-    assert_int_equal(c.window, 4096);
+    assert_int_equal(c.window, 0);
     assert_int_equal(c.context, 131072);
     c = parse(SMALL_MISTRAL(",\"num_key_value_heads\":null"), NULL);
     assert_int_equal(c.kv_heads, 8);
