@@ -179,8 +179,9 @@ $(CLIENTS_VENV)/ready: tests/e2e/requirements-clients.txt $(E2E_VENV)/ready
 e2e: $(SERVER) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-to-end tests; T=expression picks some
 	@tests/e2e/run.sh $(SERVER) $(if $(T),-k "$(T)")
 
-unit: $(TESTS) ## the unit tests; T=room/name runs one program
-	@tests/run.sh $(if $(T),$(BUILD)/tests/$(dir $(T))test_$(notdir $(T)),$(TESTS))
+CHOSEN := $(if $(T),$(BUILD)/tests/$(dir $(T))test_$(notdir $(T)),$(TESTS))
+unit: $(CHOSEN) ## the unit tests; T=room/name runs one program
+	@tests/run.sh $(CHOSEN)
 
 fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60)
 	@for f in $(FUZZERS); do $$f -max_total_time=$(or $(FUZZ_SECONDS),60) || exit 1; done
