@@ -100,7 +100,8 @@ static int next_arg(struct args *in, struct arg *a, struct err *err)
         return 0;
     }
     size_t n = strcspn(text, "=");
-    snprintf(a->where, sizeof a->where, "flag %.*s", n < 64 ? (int)n : 64, text);
+    snprintf(a->where, sizeof a->where, "flag %s", text);
+    a->where[strcspn(a->where, "=")] = 0;
     if (strncmp(text, "--", 2) || n < 3 || n - 2 >= sizeof a->key)
         return err_set(err, -EINVAL, "%s is unknown; `dormouse serve --help` lists all",
                        a->where);

@@ -74,14 +74,20 @@ int workers_submit(struct workers *w, struct job *j)
     return rc;
 }
 
-void workers_close(struct workers *w)
+void workers_stop(struct workers *w)
 {
-    if (!w) return;
     pthread_mutex_lock(&w->lock);
     w->closing = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    for (uint32_t i = 0; i < w->n_threads; i++) pthread_join(w->threads[i], NULL);
+    for (; w->n_threads; w->n_threads--)
+        pthread_join(w->threads[w->n_threads - 1], NULL);
+}
+
+void workers_close(struct workers *w)
+{
+    if (!w) return;
+    workers_stop(w);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     free(w);

@@ -4,7 +4,7 @@
  * Caller   keeps a job and what it points to alive until it has run.
  * Order    first in, first out; jobs may run at the same time.
  * Bounds   a full queue refuses (-EBUSY): nothing waits to be accepted.
- * Threads  workers_submit() from any thread; open and close from one.
+ * Threads  workers_submit() from any thread; open, stop and close from one.
  */
 #ifndef SERVER_WORKERS_H
 #define SERVER_WORKERS_H
@@ -21,7 +21,8 @@ struct workers;
 NODISCARD int workers_open(struct workers **out, uint32_t threads, uint32_t queue,
                            struct err *err);
 NODISCARD int workers_submit(struct workers *w, struct job *j);
-/* Runs what is queued, then ends.  NULL is fine. */
-void workers_close(struct workers *w);
+/* Runs what is queued and ends the threads; from then on every job is refused. */
+void workers_stop(struct workers *w);
+void workers_close(struct workers *w);  // stops first; NULL is fine
 
 #endif

@@ -1,0 +1,214 @@
+/* main.c - the command line: builds the rooms, waits for a signal, takes them down. */
+#include "server/http.h"
+#include "server/log.h"
+#include "server/metrics.h"
+#include "server/stack.h"
+#include "server/version.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FLUSH_MS 2000  // for last frames that are written but not read yet
+
+static const char usage[] =
+    "dormouse " DORMOUSE_VERSION " - an LLM inference server\n\n"
+    "Usage: dormouse serve [PATH] [--flag value]...\n"
+    "       dormouse options              print a configuration file of all defaults\n"
+    "       dormouse help                 this text\n"
+    "       dormouse --version\n\n"
+    "`dormouse serve --help` lists every option.\n";
+
+/* ---- signals ---- */
+
+/* One thread takes SIGTERM and SIGINT; all others have them blocked.  The first one, once
+ * the server runs, asks for the end; a second ends the drain; before that and after that
+ * there is nothing to lose, and the process ends where it stands. */
+struct signals {
+    pthread_mutex_t lock;   // guards engine
+    struct engine *engine;  // NULL: the model is not there yet
+    sem_t asked;
+    sigset_t set;
+};
+
+static void *take_signals(void *arg)
+{
+    struct signals *s = arg;
+    for (int count = 0;;) {
+        int signal;
+        if (sigwait(&s->set, &signal)) continue;
+        pthread_mutex_lock(&s->lock);
+        if (!s->engine || ++count > 2) _exit(count > 2 ? 1 : 0);
+        if (count == 2) engine_drain_now(s->engine);
+        pthread_mutex_unlock(&s->lock);
+        log_line(LOG_INFO, "signal %d: %s", signal,
+                 count == 1 ? "no new requests; running replies may finish"
+                            : "running replies end now");
+        if (count == 1) sem_post(&s->asked);
+    }
+    return NULL;
+}
+
+/* Before any other thread, so that all inherit the mask. */
+static int start_signals(struct signals *s, struct err *err)
+{
+    signal(SIGPIPE, SIG_IGN);
+    pthread_mutex_init(&s->lock, NULL);
+    sem_init(&s->asked, 0, 0);
+    sigemptyset(&s->set);
+    sigaddset(&s->set, SIGTERM);
+    sigaddset(&s->set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &s->set, NULL);
+    pthread_t thread;
+    int rc = pthread_create(&thread, NULL, take_signals, s);
+    if (rc) return err_set(err, -rc, "signals cannot be taken: %s", strerror(rc));
+    pthread_detach(thread);
+    return 0;
+}
+
+static void wait_for_signal(struct signals *s, struct engine *engine)
+{
+    pthread_mutex_lock(&s->lock);
+    s->engine = engine;
+    pthread_mutex_unlock(&s->lock);
+    while (sem_wait(&s->asked)) {
+    }
+}
+
+/* ---- serve ---- */
+
+struct server {
+    struct options options;
+    char name[OPTION_TEXT];
+    struct keys *keys;
+    struct metrics *metrics;
+    struct http *http;
+    struct stack stack;
+    struct signals signals;
+};
+
+static void set_log_level(const char *name)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(name, names[i]) == 0) log_open((enum log_level)i);
+}
+
+/* The directory's own name: "smollm2" of "models/smollm2/". */
+static void name_model(struct server *s)
+{
+    const char *text = s->options.name[0] ? s->options.name : s->options.model;
+    snprintf(s->name, sizeof s->name, "%s", text);
+    if (s->options.name[0]) return;
+    char resolved[4096];
+    if (realpath(text, resolved)) text = resolved;
+    const char *slash = strrchr(text, '/');
+    snprintf(s->name, sizeof s->name, "%.*s", OPTION_TEXT - 1,
+             slash ? slash + 1 : text);
+}
+
+static int open_keys(struct server *s, struct err *err)
+{
+    const char *path = s->options.keys;
+    if (!path[0]) return 0;
+    int rc = keys_open(&s->keys, path, err);
+    if (rc) return rc;
+    log_line(LOG_INFO, "keys: %u of %u tenants", keys_count(s->keys),
+             keys_tenants(s->keys));
+    if (keys_exposed(s->keys))
+        log_line(LOG_WARN,
+                 "keys: others than the owner may read %s; chmod 600 is better", path);
+    return 0;
+}
+
+static void say_ready(const struct server *s)
+{
+    const char *at = http_address(s->http);
+    log_line(LOG_INFO, "listening on %s", at);
+    log_line(LOG_INFO,
+             "try: curl %s/v1/chat/completions%s -H 'Content-Type: application/json' "
+             "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
+             at, s->keys ? " -H \"Authorization: Bearer $KEY\"" : "");
+}
+
+static int serve(struct server *s, struct err *err)
+{
+    name_model(s);
+    int rc = start_signals(&s->signals, err);
+    if (rc == 0) rc = open_keys(s, err);
+    if (rc == 0) rc = metrics_open(&s->metrics, s->name, err);
+    if (rc) return rc;
+
+    struct stack_options stack = {.options = &s->options,
+                                  .name = s->name,
+                                  .metrics = s->metrics,
+                                  .tick = http_tick};
+    if (s->options.check_config) {
+        rc = stack_check(&s->stack, &stack, err);
+        if (rc == 0) log_line(LOG_INFO, "the configuration is good");
+        return rc;
+    }
+    const struct http_options http = {
+        .options = &s->options, .keys = s->keys, .metrics = s->metrics};
+    rc = http_open(&s->http, &http, err);
+    if (rc) return rc;
+    stack.tick_arg = s->http;
+    rc = stack_check(&s->stack, &stack, err);
+    if (rc == 0) rc = stack_start(&s->stack, &stack, err);
+    if (rc) return rc;
+    http_serve(s->http, s->stack.api);
+    say_ready(s);
+
+    wait_for_signal(&s->signals, s->stack.engine);
+    http_drain(s->http);
+    engine_drain(s->stack.engine, s->options.drain_ms);
+    return 0;
+}
+
+static int command_serve(int argc, char **argv, char **env)
+{
+    struct server *s = calloc(1, sizeof *s);
+    struct err err = {{0}};
+    if (!s) return 1;
+    int rc = options_read(&s->options, argc, argv, env, &err);
+    if (rc == 0) {
+        set_log_level(s->options.log_level);
+        rc = serve(s, &err);
+        /* The connections first: they hold calls, and these requests of the engine. */
+        if (s->http) http_stop(s->http, FLUSH_MS);
+        pthread_mutex_lock(&s->signals.lock);
+        s->signals.engine = NULL;
+        pthread_mutex_unlock(&s->signals.lock);
+        stack_close(&s->stack);
+        http_close(s->http);
+        metrics_close(s->metrics);
+        keys_close(s->keys);
+        if (rc == 0) log_line(LOG_INFO, "ended");
+    }
+    if (rc < 0) log_line(LOG_ERROR, "%s", err.msg);
+    /* The thread of the signals still holds s->signals; it ends with the process. */
+    return rc < 0;
+}
+
+int main(int argc, char **argv, char **env)
+{
+    const char *command = argc > 1 ? argv[1] : "help";
+    if (strcmp(command, "serve") == 0) return command_serve(argc - 2, argv + 2, env);
+    if (strcmp(command, "options") == 0) {
+        options_print_reference();
+        return 0;
+    }
+    if (strcmp(command, "--version") == 0 || strcmp(command, "-V") == 0) {
+        puts("dormouse " DORMOUSE_VERSION);
+        return 0;
+    }
+    bool asked = strcmp(command, "help") == 0 || strcmp(command, "--help") == 0 ||
+                 strcmp(command, "-h") == 0;
+    fputs(usage, asked ? stdout : stderr);
+    if (!asked) fprintf(stderr, "\n%s is no command.\n", command);
+    return asked ? 0 : 2;
+}

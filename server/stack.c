@@ -1,0 +1,264 @@
+#include "server/stack.h"
+
+#include "server/log.h"
+
+#include <string.h>
+#include <time.h>
+
+/* Rows of logits beside those of running replies: prompts that are scored. */
+#define SCORED_ROWS 32
+
+static struct model_options model_limits(const struct options *o)
+{
+    return (struct model_options){.max_rows = o->step_tokens,
+                                  .max_logits = o->max_running + SCORED_ROWS};
+}
+
+static struct engine_options engine_limits(struct stack *s,
+                                           const struct stack_options *o)
+{
+    const struct options *set = o->options;
+    return (struct engine_options){
+        .model = &s->model,
+        .kv = &s->kv,
+        .tokenizer = s->tokenizer,
+        .metrics = o->metrics,
+        .context = s->context,
+        .max_running = set->max_running,
+        .max_waiting = set->max_waiting,
+        .step_tokens = set->step_tokens,
+        .step_ms = set->step_ms,
+        .max_wait_ms = set->max_wait_ms,
+        .stall_ms = set->stall_ms,
+        .tick = o->tick,
+        .tick_arg = o->tick_arg,
+    };
+}
+
+/* ---- check ---- */
+
+static int check_context(struct stack *s, const struct options *o, struct err *err)
+{
+    s->context = o->context ? o->context : s->config.context;
+    if (s->context <= s->config.context) return 0;
+    return err_set(err, -EINVAL,
+                   "context is %u tokens, but the model was made for %u (its "
+                   "max_position_embeddings)",
+                   s->context, s->config.context);
+}
+
+/* The tokenizer may name an end of turn that config.json does not. */
+static void add_eos(struct stack *s)
+{
+    struct model_config *c = &s->config;
+    const char *text = chat_eos_token(s->chat);
+    int32_t id = text[0] ? tokenizer_find(s->tokenizer, text, strlen(text)) : -1;
+    if (id < 0 || (uint32_t)id >= c->vocab || c->n_eos == MODEL_MAX_EOS) return;
+    for (uint32_t i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == id) return;
+    c->eos[c->n_eos++] = id;
+}
+
+static int read_text_side(struct stack *s, const char *dir, struct err *err)
+{
+    int rc = tokenizer_open_dir(&s->tokenizer, dir, err);
+    if (rc) return rc;
+    if (tokenizer_size(s->tokenizer) > s->config.vocab)
+        return err_set(err, -EINVAL,
+                       "%s/tokenizer.json has ids up to %u, but config.json has a "
+                       "vocab_size of %u",
+                       dir, tokenizer_size(s->tokenizer) - 1, s->config.vocab);
+    rc = chat_open_dir(&s->chat, dir, err);
+    if (rc == -ENOENT) {
+        log_line(LOG_WARN, "the model has no chat template: /v1/chat/completions is "
+                           "refused, /v1/completions works");
+        return 0;
+    }
+    if (rc) return rc;
+    log_line(LOG_INFO, "chat template from %s", chat_source_name(s->chat));
+    add_eos(s);
+    return 0;
+}
+
+static int open_backend(struct stack *s, const struct options *o, struct err *err)
+{
+    uint64_t blocks = (uint64_t)o->max_running * kv_blocks_for(s->context);
+    if (blocks > UINT32_MAX)
+        return err_set(err, -EINVAL,
+                       "max_running %u conversations of context %u have too many KV "
+                       "blocks; lower one of them",
+                       o->max_running, s->context);
+    const struct backend_options b = {
+        .threads = o->threads,
+        .cpu_path = o->cpu_path[0] ? o->cpu_path : NULL,
+        .limits = {.max_rows = o->step_tokens,
+                   .max_seqs = o->max_running,
+                   .max_blocks = (uint32_t)blocks,
+                   .max_head_dim = s->config.head_dim,
+                   .max_q_heads = s->config.q_heads},
+    };
+    int rc = backend_open(&s->backend, o->device, &b, err);
+    if (rc == 0) log_line(LOG_INFO, "backend %s", backend_describe(s->backend));
+    return rc;
+}
+
+static void log_budget(const struct stack *s, const struct kv_shape *shape)
+{
+    const struct budget *b = &s->budget;
+    char parts[256], total[24], available[24], token[24];
+    budget_describe(b, parts, sizeof parts);
+    log_line(LOG_INFO, "memory: %s; together %s of %s (%s)", parts,
+             budget_size(b->total, total), budget_size(b->available, available),
+             b->limit);
+    log_line(
+        LOG_INFO, "KV: %s a token as %s, %u blocks of %d tokens, %llu tokens in all",
+        budget_size(kv_token_bytes(shape), token), dtype_name(shape->dtype), b->blocks,
+        KV_BLOCK_TOKENS, (unsigned long long)b->blocks * KV_BLOCK_TOKENS);
+    if (b->blocks < kv_blocks_for(s->context))
+        log_line(
+            LOG_WARN,
+            "the KV pool holds %llu tokens, less than one conversation of the context "
+            "of %u; longer requests are refused",
+            (unsigned long long)b->blocks * KV_BLOCK_TOKENS, s->context);
+}
+
+static int settle_budget(struct stack *s, const struct stack_options *o,
+                         struct err *err)
+{
+    const struct options *set = o->options;
+    struct kv_shape shape = model_kv_shape(&s->config, set->kv_type);
+    struct model_options rows = model_limits(set);
+    struct engine_options engine = engine_limits(s, o);
+    size_t weights;
+    int rc = weights_bytes(s->backend, &s->config, s->tensors, &weights, err);
+    if (rc) return rc;
+
+    struct budget *b = &s->budget;
+    *b = (struct budget){
+        .weights = weights,
+        .activations = model_activation_bytes(&s->config, &rows),
+        .engine = engine_bytes(&engine),
+        .margin = set->margin,
+        .block_bytes = kv_block_bytes(&shape),
+        .kv_bytes = set->kv_bytes,
+        .kv_blocks = set->kv_blocks,
+        .context = s->context,
+        .max_sequences = set->max_running,
+    };
+    rc = budget_available(b, "", err);
+    if (rc == 0) rc = budget_plan(b, err);
+    if (rc == 0) log_budget(s, &shape);
+    return rc;
+}
+
+int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
+{
+    const struct options *set = o->options;
+    const char *dir = set->model;
+    const struct model_config *c = &s->config;
+    if (!dir[0])
+        return err_set(err, -EINVAL,
+                       "no model is named; `dormouse serve PATH` serves the "
+                       "model directory PATH");
+    int rc = model_config_load(&s->config, dir, err);
+    if (rc) return rc;
+    log_line(
+        LOG_INFO,
+        "model %s: %s, %u layers of %u, %u heads over %u KV heads of %u, vocabulary "
+        "%u, context %u",
+        o->name, c->architecture, c->layers, c->hidden, c->q_heads, c->kv_heads,
+        c->head_dim, c->vocab, c->context);
+    rc = check_context(s, set, err);
+    if (rc == 0) rc = read_text_side(s, dir, err);
+    if (rc == 0) rc = safetensors_open_dir(&s->tensors, dir, err);
+    if (rc == 0) rc = open_backend(s, set, err);
+    if (rc == 0) rc = settle_budget(s, o, err);
+    return rc;
+}
+
+/* ---- start ---- */
+
+struct progress {
+    uint64_t said;  // seconds
+    size_t tenths;
+};
+
+static uint64_t seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec;
+}
+
+/* A line every two seconds at most, and none for what is quicker. */
+static void say_progress(void *arg, size_t done, size_t total)
+{
+    struct progress *p = arg;
+    uint64_t now = seconds();
+    if (total == 0 || now < p->said + 2) return;
+    p->said = now;
+    char of[24];
+    log_line(LOG_INFO, "loading weights: %u %% of %s",
+             (unsigned)(100.0 * (double)done / (double)total), budget_size(total, of));
+}
+
+static int load_model(struct stack *s, const struct options *o, struct err *err)
+{
+    struct progress p = {.said = seconds()};
+    struct model_options rows = model_limits(o);
+    int rc = model_open(&s->model, s->backend, &s->config, s->tensors, &rows,
+                        say_progress, &p, err);
+    if (rc) return rc;
+    safetensors_release_pages(s->tensors);
+    safetensors_close(s->tensors);
+    s->tensors = NULL;
+    const struct weights *w = &s->model.weights;
+    char bytes[24];
+    log_line(LOG_INFO,
+             "weights loaded: %s, kept as the files have them (%s), computed in f32",
+             budget_size(w->bytes, bytes), dtype_name(w->embed.type));
+    if (w->notes[0]) log_line(LOG_WARN, "weights: %s", w->notes);
+    struct kv_shape shape = model_kv_shape(&s->config, o->kv_type);
+    return kv_pool_open(&s->kv, s->backend, &shape, s->budget.blocks, err);
+}
+
+static int start_api(struct stack *s, const struct stack_options *o, struct err *err)
+{
+    const struct options *set = o->options;
+    const struct api_options a = {
+        .model_name = o->name,
+        .created = (int64_t)time(NULL),
+        .tokenizer = s->tokenizer,
+        .chat = s->chat,
+        .config = &s->config,
+        .engine = s->engine,
+        .metrics = o->metrics,
+        .max_choices = set->max_choices,
+        .default_max_tokens = set->default_max_tokens,
+        .completions_special = set->completions_special,
+    };
+    return api_open(&s->api, &a, err);
+}
+
+int stack_start(struct stack *s, const struct stack_options *o, struct err *err)
+{
+    struct engine_options engine = engine_limits(s, o);
+    int rc = load_model(s, o->options, err);
+    if (rc == 0) rc = engine_open(&s->engine, &engine, err);
+    if (rc == 0) rc = start_api(s, o, err);
+    if (rc == 0) rc = engine_start(s->engine, err);
+    return rc;
+}
+
+void stack_close(struct stack *s)
+{
+    api_close(s->api);
+    engine_close(s->engine);
+    kv_pool_close(&s->kv);
+    model_close(&s->model);
+    backend_close(s->backend);
+    safetensors_close(s->tensors);
+    chat_close(s->chat);
+    tokenizer_close(s->tokenizer);
+    *s = (struct stack){0};
+}
