@@ -202,6 +202,12 @@ FILTER(do_unique)
     return list_or_none(out);
 }
 
+/* map and its like take anything that is not true for empty, none too. */
+static struct list *items_or_none(struct run *r, struct value v)
+{
+    return value_truth(v) ? value_items(r, v) : list_new(r, 0);
+}
+
 /* The builtin that the argument at `at` names, and the arguments behind it. */
 static const struct builtin *named_builtin(struct run *r, const struct call_args *all,
                                            size_t at, bool test, struct call_args *rest)
@@ -230,7 +236,7 @@ static struct value named_arg(const struct call_args *all, const char *name)
 FILTER(do_map)
 {
     (void)a;
-    struct list *l = value_items(r, v), *out;
+    struct list *l = items_or_none(r, v), *out;
     struct value attribute = named_arg(all, "attribute");
     struct value otherwise = named_arg(all, "default");
     struct call_args rest = {0};
@@ -254,7 +260,7 @@ FILTER(do_map)
 static struct value choose(struct run *r, struct value v, const struct call_args *all,
                            bool by_attribute, bool wanted)
 {
-    struct list *l = value_items(r, v), *out = list_new(r, 0);
+    struct list *l = items_or_none(r, v), *out = list_new(r, 0);
     struct call_args rest = {0};
     const struct builtin *test = NULL;
     size_t at = by_attribute;

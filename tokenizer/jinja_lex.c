@@ -6,6 +6,7 @@
 
 #include "tokenizer/jinja_literal.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
 
 #define MAX_BRACKETS 128
 
@@ -140,7 +141,7 @@ static const char *past_close(struct lexer *l, const char *p, char sign,
     const char *after = p + 2;
     if (sign == '-')
         after = skip_spaces(after, l->end);
-    else if (trim_newline && after < l->end && *after == '\n')
+    else if (sign != '+' && trim_newline && after < l->end && *after == '\n')
         after++;
     return after;
 }
@@ -325,7 +326,7 @@ static int lex_next(struct lexer *l)
 int lex(struct arena *a, const char *source, size_t n, struct token **out,
         struct err *err)
 {
-    if (!unicode_valid(source, n))
+    if (utf8_valid_prefix(source, n) != n)
         return err_set(err, -EINVAL, "the chat template is not well-formed UTF-8");
     struct lexer l = {.arena = a, .line = 1, .err = err};
     size_t size;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
 
 #define WIDE_MAX ((wide)(~(uwide)0 >> 1))
 
@@ -152,7 +152,7 @@ bool literal_string(const char *p, const char *end, char *out, size_t *out_n)
         if (cp == -2)
             *at++ = '\\';
         else if (cp >= 0)
-            at += unicode_put((uint32_t)cp, at);
+            at += utf8_encode(cp, at);
     }
     *out_n = (size_t)(at - out);
     return true;

@@ -4,6 +4,7 @@
 
 #include "tokenizer/jinja_run.h"
 #include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
 
 /* A buffer that several strings share: each is a part of what is used of it.  Only the
  * string that ends where the used part ends may grow in place; the bytes of all others
@@ -62,7 +63,7 @@ void builder_text(struct builder *b, const char *text)
 void builder_char(struct builder *b, uint32_t cp, bool user)
 {
     char utf8[4];
-    builder_put(b, utf8, unicode_put(cp, utf8), user);
+    builder_put(b, utf8, utf8_encode((int32_t)cp, utf8), user);
 }
 
 void builder_repeat(struct builder *b, char c, size_t n)

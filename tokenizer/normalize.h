@@ -1,4 +1,5 @@
-/* normalize.h - Unicode normalization form C (the only user of utf8proc).
+/* normalize.h - Unicode normalization form C, and what else utf8proc knows (its only
+ * user).
  *
  * Bounds   O(n) time, also for long runs of combining marks in the worst order.
  * Threads  pure functions.
@@ -24,5 +25,13 @@ bool normalize_is_ascii(const char *s, size_t n);
  * Whatever is made from a plain byte, even in part, is plain.  -ENOMEM. */
 NODISCARD int normalize_nfc(struct normalized *out, const char *s, size_t n,
                             const struct text_span *plain, size_t n_plain, size_t base);
+
+/* The general category of a code point, its two letters: "Lu", "Nd" ... */
+const char *normalize_category(int32_t c);
+
+/* The simple case mappings: one code point for one, itself where there is no other. */
+int32_t normalize_lower(int32_t c);
+int32_t normalize_upper(int32_t c);
+int32_t normalize_title(int32_t c);
 
 #endif

@@ -1,31 +1,8 @@
 #include "tokenizer/unicode.h"
 
+#include "tokenizer/normalize.h"
+
 #include <string.h>
-#include <utf8proc.h>
-
-/* ---- UTF-8 -------------------------------------------------------------------- */
-
-bool unicode_valid(const char *text, size_t n)
-{
-    const unsigned char *p = (const unsigned char *)text, *end = p + n;
-    while (p < end) {
-        if (*p < 0x80) {
-            p++;
-            continue;
-        }
-        unsigned more = *p >= 0xf0 ? 3 : *p >= 0xe0 ? 2 : 1;
-        if (*p < 0xc2 || *p > 0xf4 || (size_t)(end - p) <= more) return false;
-        // The second byte rules out what is overlong, a surrogate or too large.
-        unsigned char low = *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80;
-        unsigned char high = *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;
-        if (p[1] < low || p[1] > high) return false;
-        for (unsigned i = 2; i <= more; i++) {
-            if ((p[i] & 0xc0) != 0x80) return false;
-        }
-        p += more + 1;
-    }
-    return true;
-}
 
 uint32_t unicode_next(const char **at)
 {
@@ -46,30 +23,6 @@ uint32_t unicode_next(const char **at)
     *at += 4;
     return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 |
            (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
-}
-
-size_t unicode_put(uint32_t cp, char out[4])
-{
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        out[0] = (char)(0xc0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 0x3f));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (char)(0xe0 | cp >> 12);
-        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
-        out[2] = (char)(0x80 | (cp & 0x3f));
-        return 3;
-    }
-    out[0] = (char)(0xf0 | cp >> 18);
-    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
-    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
-    out[3] = (char)(0x80 | (cp & 0x3f));
-    return 4;
 }
 
 size_t unicode_count(const char *text, size_t n)
@@ -115,11 +68,6 @@ static const struct range other_lower[] = {
     {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},   {0xab5c, 0xab5f},
     {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
 
-static utf8proc_category_t category(uint32_t cp)
-{
-    return utf8proc_category((utf8proc_int32_t)cp);
-}
-
 bool unicode_is_space(uint32_t cp)
 {
     if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 31);
@@ -133,57 +81,50 @@ bool unicode_is_line_end(uint32_t cp)
            cp == 0x2028 || cp == 0x2029;
 }
 
+/* Is the general category one of these ("Lu Lt")? */
+static bool in_category(uint32_t cp, const char *any)
+{
+    const char *c = normalize_category((int32_t)cp);
+    for (; *any; any += any[2] ? 3 : 2) {
+        if (any[0] == c[0] && any[1] == c[1]) return true;
+    }
+    return false;
+}
+
 bool unicode_is_printable(uint32_t cp)
 {
     if (cp < 0x7f) return cp >= ' ';
-    switch (category(cp)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
-    }
+    return !in_category(cp, "Cc Cf Cs Co Cn Zl Zp Zs");
 }
 
 bool unicode_is_alpha(uint32_t cp)
 {
-    utf8proc_category_t c = category(cp);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+    return in_category(cp, "Lu Ll Lt Lm Lo");
 }
 
 bool unicode_is_digit(uint32_t cp)
 {
-    return category(cp) == UTF8PROC_CATEGORY_ND ||
-           within(other_digit, ARRAY_LEN(other_digit), cp);
+    return in_category(cp, "Nd") || within(other_digit, ARRAY_LEN(other_digit), cp);
 }
 
 bool unicode_is_alnum(uint32_t cp)
 {
-    utf8proc_category_t c = category(cp);
-    return unicode_is_alpha(cp) || c == UTF8PROC_CATEGORY_ND ||
-           c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
+    return in_category(cp, "Lu Ll Lt Lm Lo Nd Nl No");
 }
 
 bool unicode_is_upper(uint32_t cp)
 {
-    return category(cp) == UTF8PROC_CATEGORY_LU ||
-           within(other_upper, ARRAY_LEN(other_upper), cp);
+    return in_category(cp, "Lu") || within(other_upper, ARRAY_LEN(other_upper), cp);
 }
 
 bool unicode_is_lower(uint32_t cp)
 {
-    return category(cp) == UTF8PROC_CATEGORY_LL ||
-           within(other_lower, ARRAY_LEN(other_lower), cp);
+    return in_category(cp, "Ll") || within(other_lower, ARRAY_LEN(other_lower), cp);
 }
 
 bool unicode_is_cased(uint32_t cp)
 {
-    return category(cp) == UTF8PROC_CATEGORY_LT || unicode_is_upper(cp) ||
-           unicode_is_lower(cp);
+    return in_category(cp, "Lt") || unicode_is_upper(cp) || unicode_is_lower(cp);
 }
 
 bool unicode_is_case_ignorable(uint32_t cp)
@@ -194,14 +135,7 @@ bool unicode_is_case_ignorable(uint32_t cp)
     for (size_t i = 0; i < ARRAY_LEN(within_words); i++) {
         if (cp == within_words[i]) return true;
     }
-    switch (category(cp)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK: return true;
-    default: return false;
-    }
+    return in_category(cp, "Mn Me Cf Lm Sk");
 }
 
 /* ---- case --------------------------------------------------------------------- */
@@ -340,9 +274,9 @@ unsigned unicode_map(uint32_t cp, enum unicode_case to, uint32_t out[3])
         memcpy(out, to == UNICODE_UPPER ? s->upper : s->title, sizeof s->upper);
         return out[1] == 0 ? 1 : out[2] == 0 ? 2 : 3;
     }
-    utf8proc_int32_t c = (utf8proc_int32_t)cp;
-    out[0] = (uint32_t)(to == UNICODE_LOWER   ? utf8proc_tolower(c)
-                        : to == UNICODE_UPPER ? utf8proc_toupper(c)
-                                              : utf8proc_totitle(c));
+    int32_t c = (int32_t)cp;
+    out[0] = (uint32_t)(to == UNICODE_LOWER   ? normalize_lower(c)
+                        : to == UNICODE_UPPER ? normalize_upper(c)
+                                              : normalize_title(c));
     return 1;
 }

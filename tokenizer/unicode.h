@@ -1,7 +1,7 @@
 /* unicode.h - code points and their properties, as Python's str methods see them.
  *
  * Owns     nothing.
- * Caller   passes well-formed UTF-8 where a text is read; unicode_valid() tells.
+ * Caller   passes well-formed UTF-8 where a text is read; utf8.h tells.
  * Threads  any.
  */
 #ifndef TOKENIZER_UNICODE_H
@@ -9,12 +9,8 @@
 
 #include "kernels/base.h"
 
-bool unicode_valid(const char *text, size_t n);
-
 /* The code point at *at, which moves past it. */
 uint32_t unicode_next(const char **at);
-/* Write cp as UTF-8; returns the number of bytes, 1 to 4. */
-size_t unicode_put(uint32_t cp, char out[4]);
 /* The number of code points in n bytes. */
 size_t unicode_count(const char *text, size_t n);
 
