@@ -77,8 +77,9 @@ void api_call_cancel(struct api_call *c);  // from any thread, until api_call_fr
 /* Counts the outcome, and cancels what still runs.  NULL is fine. */
 void api_call_free(struct api_call *c);
 
-/* "id=... prompt=812 cached=0 completion=64 ttft_ms=120 ..." for the log; no text, no key. */
-void api_call_summary(const struct api_call *c, char *buf, size_t cap);
+/* "id=... prompt=812 cached=0 completion=64 ttft_ms=120 ..." for the log; no text, no key.
+ * After the last api_call_read(). */
+void api_call_summary(struct api_call *c, char *buf, size_t cap);
 
 /* GET /v1/models and /v1/models/{id}; -ENOENT with a 404 where id is another. */
 void api_models_json(const struct api *a, struct bytes *out);

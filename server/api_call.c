@@ -47,11 +47,10 @@ static int make_request(struct api_call *c, const struct api_body *b,
     }
     struct request *r = part->request;
     uint32_t left = a->capacity - (uint32_t)p->n_ids;
-    uint32_t wanted = c->none_wanted ? 1 : b->max_tokens;
     r->ids = p->ids;
     r->n_ids = part->n_ids = (uint32_t)p->n_ids;
     p->ids = NULL;
-    r->max_tokens = wanted < left ? wanted : left;
+    r->max_tokens = b->max_tokens < left ? b->max_tokens : left;
     r->n_choices = b->n;
     r->sampling = b->sampling;
     memcpy(r->stop, b->stop, sizeof r->stop);
@@ -72,6 +71,23 @@ static int make_request(struct api_call *c, const struct api_body *b,
     return copy_bias(r, e);
 }
 
+static void free_call(struct api_call *c)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        request_unref(c->part[i].request);
+        free(c->part[i].echo);
+    }
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        bytes_free(&c->choice[i].text);
+        api_logprobs_free(&c->choice[i].logprobs);
+    }
+    api_logprobs_free(&c->fresh);
+    free(c->scratch);
+    free(c->part);
+    free(c->choice);
+    free(c);
+}
+
 int api_call_make(const struct api *a, enum api_kind kind, const struct api_body *b,
                   struct api_prompts *p, uint32_t tenant, struct api_call **out,
                   struct api_error *e)
@@ -84,7 +100,6 @@ int api_call_make(const struct api *a, enum api_kind kind, const struct api_body
         .stream = b->stream,
         .include_usage = b->include_usage,
         .logprobs = b->sampling.logprobs,
-        .none_wanted = b->max_tokens == 0,
         .n = b->n,
         .n_parts = p->n,
         .n_choices = p->n * b->n,
@@ -107,7 +122,7 @@ int api_call_make(const struct api *a, enum api_kind kind, const struct api_body
     if (rc == 0) {
         *out = c;
     } else {
-        api_call_free(c);
+        free_call(c);
     }
     return rc;
 }
@@ -165,7 +180,7 @@ int api_submit(struct api_call *c, void (*wake)(void *arg), void *arg,
 void api_call_cancel(struct api_call *c)
 {
     for (uint32_t i = 0; i < c->n_parts; i++) {
-        if (c->part[i].request) request_cancel(c->part[i].request);
+        request_cancel(c->part[i].request);
     }
     if (c->a->o.engine) engine_wake(c->a->o.engine);
 }
@@ -216,15 +231,12 @@ static enum api_state finish(struct api_call *c, struct bytes *out)
     return API_DONE;
 }
 
-/* An error, or a cancel.  What this very read has added was not given out yet. */
+/* What this very read has added was not given out yet. */
 static enum api_state fail(struct api_call *c, struct bytes *out, size_t start,
                            struct api_error *e)
 {
     c->ended = true;
     api_call_cancel(c);
-    if (!c->error.status) {
-        api_fail(&c->error, 500, "cancelled", NULL, "the request was cancelled");
-    }
     if (c->error.status == 503 && c->a->o.engine) {
         c->error.retry_after = engine_retry_after(c->a->o.engine);
     }
@@ -245,11 +257,11 @@ enum api_state api_call_read(struct api_call *c, struct bytes *out, size_t limit
     if (limit == 0) limit = 1;
     for (;;) {
         bool more = true;
-        while (more && c->unfinished > 0 && !c->error.status && !c->cancelled &&
+        while (more && c->unfinished > 0 && !c->error.status &&
                out->n - start < limit) {
             more = take_next(c, out);
         }
-        if (c->error.status || c->cancelled) return fail(c, out, start, e);
+        if (c->error.status) return fail(c, out, start, e);
         if (c->unfinished == 0) return finish(c, out);
         if (out->n > start) {
             c->given = true;
@@ -274,11 +286,29 @@ struct api_usage api_call_usage(const struct api_call *c)
     return u;
 }
 
+/* A client that left before the end: had it stopped reading long before?  Then its outbox
+ * is full, or the engine's last word of that is in it. */
+static void look_for_a_stall(struct api_call *c)
+{
+    for (uint32_t i = 0; i < c->n_parts && !c->ended; i++) {
+        struct request *r = c->part[i].request;
+        struct event ev;
+        if (c->part[i].unfinished == 0) continue;
+        if (!request_has_room(r)) c->stalled = true;
+        while (request_pop(r, &ev)) {
+            bool cancelled = ev.kind == EVENT_FINISH && ev.reason == FINISH_CANCELLED;
+            if (cancelled && ev.status == 408) c->stalled = true;
+        }
+    }
+}
+
 static enum outcome outcome_of(const struct api_call *c)
 {
+    if (c->stalled) return OUTCOME_STALLED;
+    if (c->cancelled) return OUTCOME_CANCELLED;
     if (c->error.status == 503) return OUTCOME_REFUSED;
     if (c->error.status) return c->error.status < 500 ? OUTCOME_INVALID : OUTCOME_ERROR;
-    if (c->cancelled || c->unfinished > 0) return OUTCOME_CANCELLED;
+    if (c->unfinished > 0) return OUTCOME_CANCELLED;
     for (uint32_t i = 0; i < c->n_choices; i++) {
         if (c->choice[i].reason == FINISH_LENGTH) return OUTCOME_LENGTH;
     }
@@ -301,8 +331,9 @@ static uint64_t ms_between(uint64_t from, uint64_t to)
     return to > from ? (to - from) / 1000000 : 0;
 }
 
-void api_call_summary(const struct api_call *c, char *buf, size_t cap)
+void api_call_summary(struct api_call *c, char *buf, size_t cap)
 {
+    look_for_a_stall(c);
     struct api_usage u = api_call_usage(c);
     int n = snprintf(buf, cap,
                      "id=%s outcome=%s prompt=%" PRIu64 " cached=%" PRIu64
@@ -322,28 +353,13 @@ void api_call_summary(const struct api_call *c, char *buf, size_t cap)
 void api_call_free(struct api_call *c)
 {
     if (!c) return;
+    look_for_a_stall(c);
     bool running = false;
     for (uint32_t i = 0; i < c->n_parts; i++) {
-        struct api_part *part = &c->part[i];
-        if (part->request) {
-            request_set_wake(part->request, NULL, NULL);
-            running = running || (i < c->submitted && part->unfinished > 0);
-        }
+        request_set_wake(c->part[i].request, NULL, NULL);
+        running = running || (i < c->submitted && c->part[i].unfinished > 0);
     }
     if (running) api_call_cancel(c);
-    if (c->a->o.metrics && c->wake) metrics_outcome(c->a->o.metrics, outcome_of(c));
-
-    for (uint32_t i = 0; i < c->n_parts; i++) {
-        request_unref(c->part[i].request);
-        free(c->part[i].echo);
-    }
-    for (uint32_t i = 0; i < c->n_choices; i++) {
-        bytes_free(&c->choice[i].text);
-        api_logprobs_free(&c->choice[i].given);
-        api_logprobs_free(&c->choice[i].held);
-    }
-    free(c->scratch);
-    free(c->part);
-    free(c->choice);
-    free(c);
+    if (c->a->o.metrics) metrics_outcome(c->a->o.metrics, outcome_of(c));
+    free_call(c);
 }

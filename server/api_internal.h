@@ -149,7 +149,6 @@ void api_logprobs_clear(struct api_logprobs *l);
 void api_logprobs_add(struct api_logprobs *l, enum api_kind kind,
                       const struct tokenizer *t, const struct sample *s, bool scored,
                       uint64_t offset);
-void api_logprobs_move(struct api_logprobs *to, struct api_logprobs *from);
 void api_logprobs_json(const struct api_logprobs *l, enum api_kind kind,
                        struct bytes *out);
 bool api_logprobs_failed(const struct api_logprobs *l);
@@ -157,12 +156,10 @@ bool api_logprobs_failed(const struct api_logprobs *l);
 /* ---- a call (api_call.c, api_choice.c) ---- */
 
 struct api_choice {
-    struct bytes text;          // the answer so far, where the call does not stream
-    struct api_logprobs given;  // the same of its logprobs
-    struct api_logprobs held;   // of tokens whose text is not certain yet
-    uint64_t characters;        // of the text given
-    bool begun;                 // its first piece has been given
-    bool ended_by_token;        // the last token was a special one
+    struct bytes text;             // the answer so far, where the call does not stream,
+    struct api_logprobs logprobs;  // and what goes with it
+    uint64_t characters;           // of the text given
+    bool begun;                    // its first piece has been given
     bool finished;
     enum finish_reason reason;
     uint32_t completion_tokens;
@@ -182,21 +179,21 @@ struct api_call {
     enum api_kind kind;
     char id[48];
     int64_t created;
-    bool stream, include_usage, echo, logprobs;
-    bool none_wanted;  // max_tokens 0: one token is generated and not shown
-    uint32_t n;        // choices of each prompt
+    bool stream, include_usage, logprobs;
+    uint32_t n;  // choices of each prompt
     struct api_part *part;
     uint32_t n_parts;
     struct api_choice *choice;  // n_parts * n, those of one prompt side by side
     uint32_t n_choices, unfinished;
 
-    char *scratch;       // of detok_max_bound(): a prompt token's text
-    uint32_t submitted;  // parts that the engine has had
-    uint32_t turn;       // whose events come next
-    bool given;          // some bytes of the answer are out
+    struct api_logprobs fresh;  // of the piece that a stream gives next
+    char *scratch;              // of detok_max_bound(): a prompt token's text
+    uint32_t submitted;         // parts that the engine has had
+    uint32_t turn;              // whose events come next
+    bool given;                 // some bytes of the answer are out
     bool ended;
     struct api_error error;  // status 0: none
-    bool cancelled;
+    bool cancelled, stalled;
 
     void (*wake)(void *arg);
     void *wake_arg;

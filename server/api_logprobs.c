@@ -142,25 +142,6 @@ void api_logprobs_add(struct api_logprobs *l, enum api_kind kind,
     l->n++;
 }
 
-static void move(struct bytes *to, struct bytes *from, bool comma)
-{
-    if (from->n == 0) return;
-    if (comma) bytes_add_text(to, ",");
-    bytes_add(to, from->data, from->n);
-}
-
-void api_logprobs_move(struct api_logprobs *to, struct api_logprobs *from)
-{
-    bool comma = to->n > 0;
-    move(&to->entry, &from->entry, comma);
-    move(&to->token, &from->token, comma);
-    move(&to->value, &from->value, comma);
-    move(&to->top, &from->top, comma);
-    move(&to->offset, &from->offset, comma);
-    to->n += from->n;
-    api_logprobs_clear(from);
-}
-
 static void add_array(struct bytes *out, const char *before, const struct bytes *list)
 {
     bytes_add_text(out, before);

@@ -129,10 +129,10 @@ static void put_choice(struct api_call *c, uint32_t index, struct bytes *out,
     } else {
         api_put_text(out, choice, "text", ch->text.data, ch->text.n);
     }
-    put_logprobs(out, choice, c->logprobs ? &ch->given : NULL, c->kind);
+    put_logprobs(out, choice, c->logprobs ? &ch->logprobs : NULL, c->kind);
     put_finish(out, choice, api_finish_name(ch->reason));
     bytes_free(&ch->text);
-    api_logprobs_free(&ch->given);
+    api_logprobs_free(&ch->logprobs);
 }
 
 void api_write_answer(struct api_call *c, struct bytes *out)
