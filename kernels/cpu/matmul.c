@@ -6,8 +6,9 @@
  * around that changes when an output is computed, never how.
  *
  * Few rows: a tile reads the packed weights as they are; memory is the limit.
- * Many rows: a panel's block is widened to f32 once, in L1, and all rows of a chunk that
- * stays in L2 pass over it; arithmetic is the limit.
+ * Many rows: a panel's block is widened to f32 once, in L1, and all rows of a chunk pass
+ * over it.  Their block of x is copied together first, because rows that lie a multiple of
+ * 2 KiB apart would push each other out of the caches.  Arithmetic is the limit.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -30,9 +31,12 @@ struct matmul_job {
     uint32_t k_block;
 };
 
+#define LDX (K_BLOCK + PANEL)  // between rows of the copied x: no power of two
+
+/* Of a thread: the widened block, outputs past the edge, the block of x. */
 size_t cpu_matmul_scratch(void)
 {
-    return (size_t)(K_BLOCK + CHUNK_ROWS) * PANEL;
+    return (size_t)(K_BLOCK + CHUNK_ROWS) * PANEL + (size_t)CHUNK_ROWS * LDX;
 }
 
 static uint32_t min(uint32_t a, uint32_t b)
@@ -114,15 +118,15 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
 }
 
 /* All rows of a chunk over one widened block of one panel, in tiles of equal height. */
-static void chunk_tiles(const struct matmul_job *j, uint32_t row, uint32_t rows,
-                        uint32_t k, uint32_t n_k, const float *w, struct target t)
+static void chunk_tiles(const struct matmul_job *j, const float *x, uint32_t rows,
+                        uint32_t n_k, const float *w, struct target t, bool add)
 {
     tile_fn *tile = j->cpu->path->tile[DTYPE_F32];
     uint32_t tiles = ceil_div(rows, TILE_ROWS), done = 0;
     for (uint32_t i = 1; i <= tiles; i++) {
         uint32_t next = rows * i / tiles;
-        tile(next - done, n_k, j->x + (size_t)(row + done) * j->m->cols + k, j->m->cols,
-             w, PANEL, t.y + done * t.ldy, t.ldy, k > 0);
+        tile(next - done, n_k, x + (size_t)done * LDX, LDX, w, PANEL,
+             t.y + done * t.ldy, t.ldy, add);
         done = next;
     }
 }
@@ -131,18 +135,23 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
 {
     const struct matmul_job *j = arg;
     const struct matrix *m = j->m;
-    float *w = cpu_scratch(j->cpu, thread), *spill = w + K_BLOCK * PANEL;
+    float *wide = cpu_scratch(j->cpu, thread), *spill = wide + K_BLOCK * PANEL;
+    float *x = spill + CHUNK_ROWS * PANEL;
     uint32_t row = i / j->groups * j->chunk, rows = min(j->chunk, j->rows - row);
     uint32_t first = i % j->groups * j->group, end = min(j->panels, first + j->group);
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
         uint32_t n_k = min(j->k_block, m->cols - k);
+        for (uint32_t r = 0; r < rows; r++) {
+            memcpy(x + (size_t)r * LDX, j->x + (size_t)(row + r) * m->cols + k,
+                   n_k * sizeof *x);
+        }
         for (uint32_t p = first; p < end; p++) {
-            const void *block = block_of(m, p, k);
+            const void *w = block_of(m, p, k);
             if (m->type != DTYPE_F32) {
-                j->cpu->path->widen(w, block, m->type, (size_t)n_k * PANEL);
-                block = w;
+                j->cpu->path->widen(wide, w, m->type, (size_t)n_k * PANEL);
+                w = wide;
             }
-            chunk_tiles(j, row, rows, k, n_k, block, target_of(j, p, row, spill));
+            chunk_tiles(j, x, rows, n_k, w, target_of(j, p, row, spill), k > 0);
         }
     }
     for (uint32_t p = first; p < end; p++) {

@@ -51,31 +51,52 @@ ALWAYS_INLINE float max8(__m256 v)
 
 /* ---- tiles ---- */
 
-/* With rows and t constant this is a loop of loads, broadcasts and FMAs whose sums stay
- * in registers: 12 of the 16 for 6 rows. */
+/* The sums of one row.  They are variables of their own rather than an array, which
+ * compilers would keep in memory as well as in registers. */
+struct sums {
+    __m256 low, high;
+};
+
+ALWAYS_INLINE void multiply_add(struct sums *s, const float *x, __m256 low, __m256 high)
+{
+    __m256 v = _mm256_broadcast_ss(x);
+    s->low = _mm256_fmadd_ps(v, low, s->low);
+    s->high = _mm256_fmadd_ps(v, high, s->high);
+}
+
+ALWAYS_INLINE void put(const struct sums *s, float *y, bool add)
+{
+    __m256 low = s->low, high = s->high;
+    if (add) {
+        low = _mm256_add_ps(_mm256_loadu_ps(y), low);
+        high = _mm256_add_ps(_mm256_loadu_ps(y + 8), high);
+    }
+    _mm256_storeu_ps(y, low);
+    _mm256_storeu_ps(y + 8, high);
+}
+
+/* With rows and t constant this is a loop of loads, broadcasts and FMAs in registers: 12
+ * of the 16 hold sums for 6 rows. */
 ALWAYS_INLINE void tile_of(enum dtype t, const uint32_t rows, uint32_t k,
                            const float *x, size_t ldx, const void *w, size_t ldw,
                            float *y, size_t ldy, bool add)
 {
-    __m256 sum[TILE_ROWS][2];
-    for (uint32_t r = 0; r < rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+    struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
     for (uint32_t i = 0; i < k; i++) {
-        __m256 w0 = load8(w, t, i * ldw), w1 = load8(w, t, i * ldw + 8);
-        for (uint32_t r = 0; r < rows; r++) {
-            __m256 v = _mm256_broadcast_ss(x + r * ldx + i);
-            sum[r][0] = _mm256_fmadd_ps(v, w0, sum[r][0]);
-            sum[r][1] = _mm256_fmadd_ps(v, w1, sum[r][1]);
-        }
+        __m256 low = load8(w, t, i * ldw), high = load8(w, t, i * ldw + 8);
+        multiply_add(&a, x + i, low, high);
+        if (rows > 1) multiply_add(&b, x + ldx + i, low, high);
+        if (rows > 2) multiply_add(&c, x + 2 * ldx + i, low, high);
+        if (rows > 3) multiply_add(&d, x + 3 * ldx + i, low, high);
+        if (rows > 4) multiply_add(&e, x + 4 * ldx + i, low, high);
+        if (rows > 5) multiply_add(&f, x + 5 * ldx + i, low, high);
     }
-    for (uint32_t r = 0; r < rows; r++) {
-        float *to = y + r * ldy;
-        if (add) {
-            sum[r][0] = _mm256_add_ps(_mm256_loadu_ps(to), sum[r][0]);
-            sum[r][1] = _mm256_add_ps(_mm256_loadu_ps(to + 8), sum[r][1]);
-        }
-        _mm256_storeu_ps(to, sum[r][0]);
-        _mm256_storeu_ps(to + 8, sum[r][1]);
-    }
+    put(&a, y, add);
+    if (rows > 1) put(&b, y + ldy, add);
+    if (rows > 2) put(&c, y + 2 * ldy, add);
+    if (rows > 3) put(&d, y + 3 * ldy, add);
+    if (rows > 4) put(&e, y + 4 * ldy, add);
+    if (rows > 5) put(&f, y + 5 * ldy, add);
 }
 
 ALWAYS_INLINE void tile(enum dtype t, uint32_t rows, uint32_t k, const float *x,
@@ -267,19 +288,25 @@ static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l
 
 static void rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
 {
-    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (uint32_t i = 0; i < n; i += 8) {
+    __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
+    uint32_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m256 v = _mm256_loadu_ps(x + i);
+        a = _mm256_fmadd_ps(v, v, a);
+        v = _mm256_loadu_ps(x + i + 8);
+        b = _mm256_fmadd_ps(v, v, b);
+        v = _mm256_loadu_ps(x + i + 16);
+        c = _mm256_fmadd_ps(v, v, c);
+        v = _mm256_loadu_ps(x + i + 24);
+        d = _mm256_fmadd_ps(v, v, d);
+    }
+    for (; i < n; i += 8) {
         __m256 v = _mm256_maskload_ps(x + i, lanes(n - i));
-        sum[i / 8 % 2] = _mm256_fmadd_ps(v, v, sum[i / 8 % 2]);
+        a = _mm256_fmadd_ps(v, v, a);
     }
-    float mean = sum8(_mm256_add_ps(sum[0], sum[1])) / (float)n;
-    __m256 scale = _mm256_set1_ps(1.0f / sqrtf(mean + eps));
-    for (uint32_t i = 0; i < n; i += 8) {
-        __m256i mask = lanes(n - i);
-        __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), scale);
-        _mm256_maskstore_ps(y + i, mask,
-                            _mm256_mul_ps(v, _mm256_maskload_ps(w + i, mask)));
-    }
+    float sum = sum8(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
+    float scale = 1.0f / sqrtf(sum / (float)n + eps);
+    for (i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 
 static void add(float *x, const float *d, uint32_t n)
