@@ -6,8 +6,11 @@
  *          step_tokens tokens, and while replies are running a prompt's share of a step is
  *          cut to about step_ms of time at the measured speed.
  * Memory   all taken by engine_open(); a step allocates nothing.
- * Threads  engine_submit(), engine_wake() and engine_status() may be called from any thread; the rest from the
- *          one that opened it.
+ * Threads  open, start, drain and close: one; everything else: any.
+ *
+ * The backend must have been opened for batches of max_running sequences whose block
+ * tables together have max_running * kv_blocks_for(engine_capacity()) entries, and the
+ * model for step_tokens rows and at least max_running rows of logits.
  */
 #ifndef SERVER_ENGINE_H
 #define SERVER_ENGINE_H
@@ -27,7 +30,7 @@ struct engine_options {
     uint32_t step_tokens;               // at most model_options.max_rows
     uint32_t step_ms;
     uint32_t max_wait_ms;  // in the queue, then 503
-    uint32_t stall_ms;     // with a full outbox, then the request is dropped
+    uint32_t stall_ms;     // with a full outbox, then FINISH_CANCELLED with status 408
     /* Called by the engine thread after every step, and at least every 50 ms while
      * any request is there: the place to look for clients that have gone. */
     void (*tick)(void *arg);
@@ -38,12 +41,15 @@ struct engine;
 
 NODISCARD int engine_open(struct engine **out, const struct engine_options *o,
                           struct err *err);
-/* Bytes that engine_open() will take, for the memory budget. */
+/* Bytes that engine_open() will take, for the memory budget; model and kv may be NULL
+ * (the context then counts in full). */
 size_t engine_bytes(const struct engine_options *o);
 NODISCARD int engine_start(struct engine *e, struct err *err);
 
 /* Lend r to the engine.  -E2BIG: can never fit (message with both sizes); -EBUSY: the
- * queue is full; -ESHUTDOWN: draining.  On any error r stays the caller's alone. */
+ * queue is full; -ESHUTDOWN: draining; -EIO: the backend has failed; -EINVAL: an id is
+ * not in the vocabulary.  On any error r stays the caller's alone.  Choices beyond
+ * max_running run one after the other. */
 NODISCARD int engine_submit(struct engine *e, struct request *r, struct err *err);
 void engine_wake(struct engine *e);  // look at cancelled requests now
 
@@ -60,6 +66,8 @@ struct engine_status {
     bool draining, failed;  // failed: the backend is broken, every request gets a 500
 };
 void engine_status(const struct engine *e, struct engine_status *out);
+/* Why the backend failed, for the log; false: it has not. */
+bool engine_failure(const struct engine *e, struct err *out);
 
 /* Take no more requests.  Those that are there run on; what still runs after drain_ms
  * ends with an error event of status 503.  Returns when nothing is left. */

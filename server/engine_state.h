@@ -1,0 +1,80 @@
+/* engine_state.h - what the engine's files share; private to server/engine*.c.
+ *
+ * Threads  the engine's alone, but for what is marked as anybody's.
+ */
+#ifndef SERVER_ENGINE_STATE_H
+#define SERVER_ENGINE_STATE_H
+
+#include "server/engine.h"
+#include "server/gate.h"
+#include "server/mailbox.h"
+#include "server/sched.h"
+
+/* What the engine keeps for each place of the scheduler: one choice of a request. */
+struct voice {
+    int32_t *generated;  // (capacity); borrowed from engine.generated
+    uint32_t n_generated;
+    struct gate gate;
+    bool over;  // generated to its end; something may still have to be given out
+    enum finish_reason reason;
+    uint64_t last_token;  // nanoseconds
+};
+
+/* What it keeps for each job of the scheduler. */
+struct order {
+    struct request *r;
+    uint64_t finished;  // bit c: choice c has got its last event
+    uint64_t completion_tokens;
+    uint64_t full_since;  // nanoseconds; 0: there is room in the outbox
+    bool prompt_begun;    // the event of the first prompt token has been given
+};
+
+struct engine {
+    struct engine_options o;
+    struct sched sched;
+    struct sampler *sampler;
+    struct voice *voices;  // (max_running)
+    struct order *orders;  // (max_jobs)
+    int32_t *generated;    // (max_running, capacity)
+    char *texts;           // (max_running, gate_bytes)
+    /* the batch of a step */
+    int32_t *ids;                       // (step_tokens)
+    uint32_t *pos, *logit_rows;         // (step_tokens)
+    uint32_t *row_start, *block_start;  // (max_running + 1)
+    uint32_t *blocks;                   // (max_running, blocks of capacity)
+    double busy_ns, request_ns;  // computing since the last request ended; for each one
+
+    pthread_t thread;
+    bool started, joined;  // the opener's
+    /* anybody's */
+    struct mailbox mailbox;
+    uint32_t capacity;  // constant
+    atomic_uint running, blocks_used;
+    atomic_uint_fast64_t ns_per_request;  // 0: not known yet
+    atomic_uint_fast64_t drain_at;        // 0: not draining
+    atomic_bool draining, drain_now, failed;
+    struct err failure;  // written before `failed` is set
+};
+
+uint64_t engine_clock(void);  // nanoseconds, monotonic
+
+/* ---- engine_step.c ---- */
+
+/* Plan and compute one step and sample from it; false: there was nothing to compute. */
+bool engine_step(struct engine *e, uint64_t now);
+
+/* ---- engine_give.c ---- */
+
+/* Give out what the outbox of this job takes.  False: it is full.  The job may be gone
+ * afterwards. */
+bool engine_give(struct engine *e, uint32_t job);
+void engine_give_score(struct engine *e, uint32_t job, const struct sample *s,
+                       bool has_logprob);
+/* End all choices that are not over; text: static or NULL.  The job is gone. */
+void engine_end(struct engine *e, uint32_t job, enum finish_reason reason, int status,
+                const char *text);
+void engine_end_all(struct engine *e, int status, const char *text);
+/* Tell the gauges and engine_status() how things stand. */
+void engine_publish(struct engine *e);
+
+#endif

@@ -1,0 +1,242 @@
+/* engine_fixture.h - an engine over a tiny model, and clients that read its answers.
+ *
+ * Owns     all it opens.  Errors fail the test.
+ * Threads  one for each client; world_* only the test's own.
+ */
+#ifndef TESTS_SERVER_ENGINE_FIXTURE_H
+#define TESTS_SERVER_ENGINE_FIXTURE_H
+
+#include "server/engine.h"
+
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct world_options {
+    const char *model;  // of tests/golden/models, or a path
+    uint32_t blocks, context, max_running, max_waiting, step_tokens, max_logits;
+    uint32_t max_wait_ms, stall_ms;
+    bool stopped;  // do not start the engine's thread
+};
+
+struct world {
+    struct backend *backend;
+    struct tensor_set *set;
+    struct model model;
+    struct kv_pool kv;
+    struct tokenizer *tokenizer;
+    struct metrics *metrics;
+    struct engine *engine;
+};
+
+static inline uint32_t either(uint32_t given, uint32_t otherwise)
+{
+    return given ? given : otherwise;
+}
+
+static inline void world_open(struct world *w, const struct world_options *o)
+{
+    struct err err = {""};
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s%s", *o->model == '/' ? "" : "tests/golden/models/",
+             o->model);
+    uint32_t running = either(o->max_running, 16), rows = either(o->step_tokens, 256);
+    uint32_t blocks = either(o->blocks, 2048), context = either(o->context, 8192);
+    struct model_options mo = {rows, either(o->max_logits, running)};
+    struct model_config c;
+    *w = (struct world){0};
+    assert_int_equal(model_config_load(&c, dir, &err), 0);
+    struct backend_options bo = {
+        .threads = 1,
+        .limits = {rows, running, running * kv_blocks_for(context), c.head_dim,
+                   c.q_heads},
+    };
+    assert_int_equal(backend_open(&w->backend, "cpu", &bo, &err), 0);
+    assert_int_equal(safetensors_open_dir(&w->set, dir, &err), 0);
+    assert_int_equal(
+        model_open(&w->model, w->backend, &c, w->set, &mo, NULL, NULL, &err), 0);
+    struct kv_shape shape = model_kv_shape(&c, DTYPE_F32);
+    assert_int_equal(kv_pool_open(&w->kv, w->backend, &shape, blocks, &err), 0);
+    assert_int_equal(tokenizer_open_dir(&w->tokenizer, dir, &err), 0);
+    assert_int_equal(metrics_open(&w->metrics, "tiny", &err), 0);
+    struct engine_options eo = {
+        .model = &w->model,
+        .kv = &w->kv,
+        .tokenizer = w->tokenizer,
+        .metrics = w->metrics,
+        .context = context,
+        .max_running = running,
+        .max_waiting = either(o->max_waiting, 256),
+        .step_tokens = rows,
+        .step_ms = 20,
+        .max_wait_ms = either(o->max_wait_ms, 600000),
+        .stall_ms = either(o->stall_ms, 600000),
+    };
+    int rc = engine_open(&w->engine, &eo, &err);
+    if (rc < 0) fail_msg("%s", err.msg);
+    if (!o->stopped) assert_int_equal(engine_start(w->engine, &err), 0);
+}
+
+static inline void world_close(struct world *w)
+{
+    engine_close(w->engine);
+    assert_int_equal(w->kv.n_free, w->kv.mem.n_blocks);
+    metrics_close(w->metrics);
+    tokenizer_close(w->tokenizer);
+    kv_pool_close(&w->kv);
+    model_close(&w->model);
+    safetensors_close(w->set);
+    backend_close(w->backend);
+}
+
+/* ---- requests ---- */
+
+static inline struct request *world_request(const struct world *w, const char *text,
+                                            uint32_t max_tokens)
+{
+    struct err err;
+    struct request *r;
+    struct token_list ids = {0};
+    assert_int_equal(request_new(&r, engine_event_text_max(w->engine), &err), 0);
+    assert_int_equal(
+        tokenizer_encode(w->tokenizer, text, strlen(text), NULL, 0, 0, &ids, &err), 0);
+    r->ids = ids.ids;
+    r->n_ids = (uint32_t)ids.n;
+    r->max_tokens = max_tokens;
+    r->n_choices = 1;
+    r->sampling.top_p = 1;
+    return r;
+}
+
+/* The user's words in the template that the tiny models share. */
+static inline struct request *world_chat(const struct world *w, const char *words,
+                                         uint32_t max_tokens)
+{
+    char text[4096];
+    snprintf(text, sizeof text,
+             "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|>"
+             "<|start_header_id|>assistant<|end_header_id|>\n\n",
+             words);
+    return world_request(w, text, max_tokens);
+}
+
+static inline void request_stop_at(struct request *r, const char *stop)
+{
+    strcpy(r->stop[r->n_stops], stop);
+    r->stop_n[r->n_stops++] = (uint16_t)strlen(stop);
+}
+
+/* ---- a client ---- */
+
+#define CLIENT_TEXT    8192
+#define CLIENT_CHOICES 4
+
+struct client {
+    struct request *r;
+    sem_t awake;
+    struct choice {
+        char text[CLIENT_TEXT];
+        size_t n;
+        uint32_t events;
+        bool over;
+        struct event end;
+    } choices[CLIENT_CHOICES];
+    struct sample samples[CLIENT_TEXT / 8];  // of all events with a token, as they came
+    bool scored[CLIENT_TEXT / 8];
+    uint32_t n_samples, n_prompt;
+    uint32_t n_over;
+};
+
+static inline void client_wake(void *arg)
+{
+    struct client *c = arg;
+    sem_post(&c->awake);
+}
+
+static inline int client_submit(struct client *c, struct world *w, struct request *r,
+                                struct err *err)
+{
+    memset(c, 0, sizeof *c);
+    c->r = r;
+    sem_init(&c->awake, 0, 0);
+    request_set_wake(r, client_wake, c);
+    return engine_submit(w->engine, r, err);
+}
+
+static inline void client_begin(struct client *c, struct world *w, struct request *r)
+{
+    struct err err = {""};
+    if (client_submit(c, w, r, &err) < 0) fail_msg("%s", err.msg);
+}
+
+static inline void client_take(struct client *c, const struct event *e)
+{
+    struct choice *choice = &c->choices[e->choice];
+    if (e->kind != EVENT_FINISH) {
+        if (c->n_samples < ARRAY_LEN(c->samples)) {
+            c->scored[c->n_samples] = e->has_logprob;
+            c->samples[c->n_samples++] = e->sample;
+        }
+        if (e->kind == EVENT_PROMPT_TOKEN)
+            c->n_prompt++;
+        else
+            choice->events++;
+    } else {
+        choice->over = true;
+        choice->end = *e;
+        c->n_over++;
+        if (e->reason == FINISH_ERROR) return;
+    }
+    size_t n = e->text_n;
+    if (choice->n + n >= CLIENT_TEXT) n = CLIENT_TEXT - 1 - choice->n;
+    if (n > 0) memcpy(choice->text + choice->n, e->text, n);
+    choice->n += n;
+}
+
+/* Read to the end. */
+static inline void client_read(struct client *c)
+{
+    struct event e;
+    while (c->n_over < c->r->n_choices) {
+        if (request_pop(c->r, &e))
+            client_take(c, &e);
+        else if (!request_wait(c->r, false))
+            sem_wait(&c->awake);
+    }
+}
+
+static inline void client_end(struct client *c)
+{
+    request_set_wake(c->r, NULL, NULL);
+    request_unref(c->r);
+    sem_destroy(&c->awake);
+}
+
+/* Submit, read to the end: the text of choice 0 stays in c. */
+static inline const char *client_ask(struct client *c, struct world *w,
+                                     struct request *r)
+{
+    client_begin(c, w, r);
+    client_read(c);
+    client_end(c);
+    return c->choices[0].text;
+}
+
+/* Until the condition holds, for as long as the test program may run. */
+#define wait_until(condition)                                                          \
+    while (!(condition)) usleep(1000)
+
+static inline struct engine_status status_of(const struct world *w)
+{
+    struct engine_status s;
+    engine_status(w->engine, &s);
+    return s;
+}
+
+#endif
