@@ -1,0 +1,241 @@
+/* test_path.c - the inner kernels of each instruction set, one by one. */
+#include "kernels/cpu/path.h"
+#include "tests/kernels/fixture.h"
+
+static const struct cpu_path *path_named(const char *name)
+{
+    const struct cpu_path *path = NULL;
+    return cpu_path_choose(&path, name, NULL) == 0 ? path : NULL;
+}
+
+#define FOR_EACH_PATH(path)                                                            \
+    for (size_t p_ = 0; p_ < ARRAY_LEN(paths); p_++)                                   \
+        for (const struct cpu_path *path = path_named(paths[p_]); path; path = NULL)
+
+static void an_unknown_path_is_refused_by_name(void **state)
+{
+    (void)state;
+    const struct cpu_path *path = NULL;
+    struct err err;
+    assert_int_equal(cpu_path_choose(&path, "avx3", &err), -ENODEV);
+    assert_non_null(strstr(err.msg, "avx3"));
+    assert_null(path);
+    assert_int_equal(cpu_path_choose(&path, NULL, &err), 0);
+    assert_non_null(path);
+}
+
+static void widening_is_exact_for_every_value(void **state)
+{
+    (void)state;
+    uint16_t all[65536 + 5];
+    static float got[65536 + 5], want[65536 + 5];
+    for (uint32_t i = 0; i < ARRAY_LEN(all); i++) all[i] = (uint16_t)i;
+    FOR_EACH_PATH(path)
+    {
+        for (size_t t = 1; t < ARRAY_LEN(dtypes); t++) {
+            path->widen(got, all, dtypes[t], ARRAY_LEN(all));
+            dtype_to_f32(want, all, dtypes[t], ARRAY_LEN(all));
+            assert_memory_equal(got, want, sizeof got);
+        }
+    }
+}
+
+/* Every f16 and bf16, half-way points between them, and numbers beyond f16. */
+static void narrowing_rounds_as_dtype_does_and_f16_saturates(void **state)
+{
+    (void)state;
+    enum { N = 0x7c00 };
+    static float v[2 * N + 3];
+    static uint16_t got[2 * N + 3], want[2 * N + 3];
+    FOR_EACH_PATH(path)
+    {
+        for (size_t t = 1; t < ARRAY_LEN(dtypes); t++) {
+            for (uint32_t i = 0; i + 1 < N; i++) {
+                uint16_t pair[2] = {(uint16_t)i, (uint16_t)(i + 1)};
+                float low, high;
+                dtype_to_f32(&low, &pair[0], dtypes[t], 1);
+                dtype_to_f32(&high, &pair[1], dtypes[t], 1);
+                v[2 * i] = i % 2 ? low : -low;
+                v[2 * i + 1] = isinf(high) ? low : low / 2 + high / 2;
+            }
+            size_t n = 2 * (N - 1);
+            path->narrow(got, v, dtypes[t], n);
+            dtype_from_f32(want, v, dtypes[t], n);
+            assert_memory_equal(got, want, n * sizeof *got);
+        }
+        float far[9] = {65504,  65519.99f, 65520, -65520, 1e30f,
+                        -1e30f, INFINITY,  -3,    0};
+        const uint16_t near[9] = {0x7bff, 0x7bff, 0x7bff, 0xfbff, 0x7bff,
+                                  0xfbff, 0x7bff, 0xc200, 0};
+        path->narrow(got, far, DTYPE_F16, 9);
+        assert_memory_equal(got, near, sizeof near);
+        far[1] = far[8] = NAN;
+        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
+            float back[9];
+            path->narrow(got, far, dtypes[t], 9);
+            dtype_to_f32(back, got, dtypes[t], 9);
+            assert_true(isnan(back[1]) && isnan(back[8]) && back[7] == -3);
+        }
+    }
+}
+
+static void transposing_moves_every_element(void **state)
+{
+    (void)state;
+    static const uint32_t widths[] = {1, 2, 7, 8, 9, 16, 20, 64, 80, 128};
+    float exact[16 * 128], got[16 * 128];
+    FOR_EACH_PATH(path)
+    {
+        for (size_t i = 0; i < ARRAY_LEN(widths) * ARRAY_LEN(dtypes); i++) {
+            uint32_t n = widths[i / 3];
+            enum dtype t = dtypes[i % 3];
+            void *typed = random_typed(i, 16 * (size_t)n, t, exact);
+            path->transpose(got, typed, t, n);
+            for (uint32_t c = 0; c < 16; c++) {
+                for (uint32_t d = 0; d < n; d++) {
+                    assert_true(got[d * 16 + c] == exact[c * n + d]);
+                }
+            }
+            free(typed);
+        }
+    }
+}
+
+/* With a maximum of 0 before and no score above it, softmax leaves exp(score). */
+static void exp_is_within_two_units_in_the_last_place(void **state)
+{
+    (void)state;
+    FOR_EACH_PATH(path)
+    {
+        double worst = 0;
+        for (float x = 0; x > -87.29f; x -= 0.0123f) {
+            float s[16], m = 0, l = 0;
+            for (uint32_t i = 0; i < 16; i++) s[i] = x - (float)i * 0.0007f;
+            float in[16];
+            memcpy(in, s, sizeof in);
+            assert_true(path->softmax(s, 0, 16, &m, &l) == 1.0f);
+            for (uint32_t i = 0; i < 16 && in[i] > -87.3f; i++) {
+                double want = exp(in[i]);
+                double ulp = nextafterf((float)want, INFINITY) - (float)want;
+                worst = fmax(worst, fabs(s[i] - want) / ulp);
+            }
+        }
+        if (worst > 2) fail_msg("%s: off by %.2f units", path->name, worst);
+        float s[16] = {-88, -200, -1e30f, -INFINITY, 0}, m = 0, l = 0;
+        path->softmax(s, 0, 16, &m, &l);
+        assert_true(s[0] == 0 && s[1] == 0 && s[2] == 0 && s[3] == 0 && s[4] == 1);
+    }
+}
+
+static void softmax_counts_its_span_and_rescales_what_was(void **state)
+{
+    (void)state;
+    FOR_EACH_PATH(path)
+    {
+        for (uint32_t from = 0; from < 16; from++) {
+            for (uint32_t to = from + 1; to <= 16; to++) {
+                float s[16], in[16], m = 0.5f, l = 3;
+                uint64_t seed = from * 17 + to;
+                double top = 0.5, sum = 0;
+                for (uint32_t i = 0; i < 16; i++) in[i] = 4 * random_unit(&seed);
+                memcpy(s, in, sizeof s);
+                for (uint32_t i = 0; i < 16; i++) {
+                    if (i < from || i >= to) s[i] = NAN;  // must not matter
+                    if (i >= from && i < to) top = fmax(top, in[i]);
+                }
+                float scale = path->softmax(s, from, to, &m, &l);
+                assert_true(m == (float)top);
+                assert_float_equal(scale, (float)exp(0.5 - top), 1e-6);
+                for (uint32_t i = 0; i < 16; i++) {
+                    double want = i >= from && i < to ? exp(in[i] - top) : 0;
+                    assert_float_equal(s[i], (float)want, 1e-6);
+                    sum += want;
+                }
+                assert_float_equal(l, (float)(3 * exp(0.5 - top) + sum), 1e-5);
+            }
+        }
+        float s[16] = {7}, m = -INFINITY, l = 0;  // an empty start
+        assert_true(path->softmax(s, 0, 1, &m, &l) == 0);
+        assert_true(m == 7 && l == 1 && s[0] == 1 && s[1] == 0);
+    }
+}
+
+/* A tile of any height at any stride is the same rows as one at a time. */
+static void a_tile_has_the_bits_of_its_rows(void **state)
+{
+    (void)state;
+    enum { K = 45, LDW = 24, LDX = 50, LDY = 19 };
+    float exact[K * LDW];
+    float *x = random_floats(1, TILE_ROWS * LDX),
+          *y0 = random_floats(2, TILE_ROWS * LDY);
+    FOR_EACH_PATH(path)
+    {
+        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
+            void *w = random_typed(t, K * LDW, dtypes[t], exact);
+            for (uint32_t rows = 1; rows <= TILE_ROWS; rows++) {
+                for (int add = 0; add < 2; add++) {
+                    float together[TILE_ROWS * LDY], alone[TILE_ROWS * LDY];
+                    float from_f32[TILE_ROWS * LDY];
+                    memcpy(together, y0, sizeof together);
+                    memcpy(alone, y0, sizeof alone);
+                    memcpy(from_f32, y0, sizeof from_f32);
+                    path->tile[dtypes[t]](rows, K, x, LDX, w, LDW, together, LDY, add);
+                    path->tile[DTYPE_F32](rows, K, x, LDX, exact, LDW, from_f32, LDY,
+                                          add);
+                    for (uint32_t r = 0; r < rows; r++) {
+                        path->tile[dtypes[t]](1, K, x + r * LDX, LDX, w, LDW,
+                                              alone + r * LDY, LDY, add);
+                    }
+                    assert_memory_equal(together, alone, sizeof alone);
+                    assert_memory_equal(together, from_f32, sizeof alone);
+                }
+            }
+            free(w);
+        }
+    }
+    free(x);
+    free(y0);
+}
+
+/* The same element at every place of a vector and in its tail. */
+static void an_element_has_the_same_bits_wherever_it_stands(void **state)
+{
+    (void)state;
+    FOR_EACH_PATH(path)
+    {
+        float g[40], u[40], y[40], first = 0;
+        for (uint32_t n = 1; n <= 40; n++) {
+            for (uint32_t i = 0; i < 40; i++) g[i] = -1.37f, u[i] = 0.77f, y[i] = 5;
+            path->silu_mul(y, g, u, n);
+            if (n == 1) first = y[0];
+            for (uint32_t i = 0; i < 40; i++) assert_true(y[i] == (i < n ? first : 5));
+        }
+        for (uint32_t half = 1; half <= 20; half++) {
+            float x[41], cos[20], sin[20];
+            for (uint32_t i = 0; i < 41; i++) x[i] = i < half ? 0.3f : 0.9f;
+            for (uint32_t i = 0; i < 20; i++) cos[i] = 0.6f, sin[i] = 0.8f;
+            path->rope(x, cos, sin, half);
+            for (uint32_t i = 0; i < 41; i++) {
+                float want = i < half       ? 0.3f * 0.6f - 0.9f * 0.8f
+                             : i < 2 * half ? 0.9f * 0.6f + 0.3f * 0.8f
+                                            : 0.9f;
+                assert_true(x[i] == want);
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_unknown_path_is_refused_by_name),
+        cmocka_unit_test(widening_is_exact_for_every_value),
+        cmocka_unit_test(narrowing_rounds_as_dtype_does_and_f16_saturates),
+        cmocka_unit_test(transposing_moves_every_element),
+        cmocka_unit_test(exp_is_within_two_units_in_the_last_place),
+        cmocka_unit_test(softmax_counts_its_span_and_rescales_what_was),
+        cmocka_unit_test(a_tile_has_the_bits_of_its_rows),
+        cmocka_unit_test(an_element_has_the_same_bits_wherever_it_stands),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
