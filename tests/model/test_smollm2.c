@@ -5,8 +5,9 @@
  * All replies are decoded together, as in a server.  A chosen token must be the recorded
  * one wherever the recorded margin between the best two logits exceeds what both of them
  * may be off by; at a nearer tie the recorded token is fed and the reply goes on.  The
- * tolerances hold the largest error seen in a chosen token's logprob and in the first
- * token's five logits, which the test prints, with some room.
+ * tolerances hold the largest error in a chosen token's logprob and in the first token's
+ * five logits, which the test prints, with some room: 3.5e-5 was seen with f32 KV, 9e-3
+ * with f16.
  */
 #include "tests/model/fixture.h"
 #include "tests/model/golden.h"

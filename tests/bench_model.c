@@ -1,0 +1,157 @@
+/* bench_model.c [DIR] - prefill and decode of a model beside the machine's limits.
+ *
+ * Decode must read every weight and all the KV of the batch once a step: its share is
+ * those bytes over the step's time, against the measured read bandwidth.  Prefill must
+ * multiply every weight with every token: its share is 2 x weights x tokens over the
+ * time, against the measured peak of multiply-adds.  Times are medians.
+ */
+#include "tests/machine.h"
+#include "tests/model/fixture.h"
+
+#include <unistd.h>
+
+#define MAX_ROWS 512
+#define N_BLOCKS 576  // 8 sequences of 1,024 tokens and some more
+#define REPEATS  24
+#define MAX_SEQS 8
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, uint32_t n)
+{
+    qsort(x, n, sizeof *x, by_size);
+    return x[n / 2];
+}
+
+/* Of the layers' matrices and of the one that makes the logits. */
+struct work {
+    double layer_weights, layer_bytes, head_weights, head_bytes;
+};
+
+static void add_matrix(const struct matrix *m, double *weights, double *bytes)
+{
+    *weights += (double)m->rows * m->cols;
+    *bytes += (double)m->bytes;
+}
+
+static struct work work_of(const struct weights *w)
+{
+    struct work k = {0};
+    for (uint32_t i = 0; i < w->layers; i++) {
+        const struct layer_weights *l = &w->layer[i];
+        add_matrix(&l->qkv, &k.layer_weights, &k.layer_bytes);
+        add_matrix(&l->o, &k.layer_weights, &k.layer_bytes);
+        add_matrix(&l->gate_up, &k.layer_weights, &k.layer_bytes);
+        add_matrix(&l->down, &k.layer_weights, &k.layer_bytes);
+    }
+    add_matrix(w->head.data ? &w->head : &w->embed, &k.head_weights, &k.head_bytes);
+    return k;
+}
+
+struct bench {
+    struct fixture f;
+    struct work work;
+    struct machine machine;
+    struct kv_table table[MAX_SEQS];
+    int32_t ids[MAX_SEQS][MAX_ROWS];
+};
+
+static void release_all(struct bench *b)
+{
+    for (uint32_t i = 0; i < MAX_SEQS; i++) kv_table_release(&b->f.kv, &b->table[i]);
+}
+
+static void prefill(struct bench *b, uint32_t seqs, uint32_t tokens)
+{
+    double times[5];
+    for (uint32_t n = 0; n < ARRAY_LEN(times); n++) {
+        for (uint32_t i = 0; i < seqs; i++)
+            step_add(&b->f, &b->table[i], b->ids[i], 0, tokens, tokens - 1);
+        double from = machine_now();
+        step_run(&b->f);
+        times[n] = machine_now() - from;
+        release_all(b);
+    }
+    double t = median(times, ARRAY_LEN(times));
+    double flops =
+        2 * (b->work.layer_weights * seqs * tokens + b->work.head_weights * seqs);
+    printf("  prefill %u x %-4u             %8.1f tokens/s  %6.1f Gflop/s  %3.0f %% of "
+           "peak\n",
+           seqs, tokens, seqs * tokens / t, flops / t * 1e-9,
+           100 * flops / t / b->machine.flops);
+}
+
+/* Blocks of the context are taken but not computed: what is in them changes no time, as
+ * long as it lies in memory of its own. */
+static void decode(struct bench *b, uint32_t seqs, uint32_t context)
+{
+    double times[REPEATS];
+    int32_t *ids = calloc(context + REPEATS, sizeof *ids);
+    for (uint32_t i = 0; i < seqs; i++)
+        fixture_require(kv_table_extend(&b->f.kv, &b->table[i], 0, context) == 0,
+                        "a context", "the pool is too small");
+    for (uint32_t n = 0; n < REPEATS; n++) {
+        uint32_t pos = context + n;
+        for (uint32_t i = 0; i < seqs; i++)
+            step_add(&b->f, &b->table[i], ids, pos, pos + 1, pos);
+        double from = machine_now();
+        step_run(&b->f);
+        times[n] = machine_now() - from;
+    }
+    release_all(b);
+    free(ids);
+
+    double t = median(times, REPEATS);
+    double kv =
+        (double)kv_token_bytes(&b->f.kv.mem.shape) * seqs * (context + REPEATS / 2);
+    double bytes = b->work.layer_bytes + b->work.head_bytes + kv;
+    printf("  decode  batch %u, context %-4u %8.1f tokens/s  %6.1f GB/s     %3.0f %% "
+           "of bandwidth\n",
+           seqs, context, seqs / t, bytes / t * 1e-9,
+           100 * bytes / t / b->machine.bytes);
+}
+
+static void run(const char *dir, uint32_t threads)
+{
+    static struct bench b;
+    struct fixture_options o = {dir, NULL, threads, DTYPE_F16, MAX_ROWS, N_BLOCKS};
+    fixture_require(fixture_open(&b.f, &o), dir, "no backend");
+    b.machine = machine_measure(threads);
+    b.work = work_of(&b.f.model.weights);
+    memset(b.f.kv.mem.base, 0x11, kv_block_bytes(&b.f.kv.mem.shape) * N_BLOCKS);
+    for (uint32_t i = 0; i < MAX_SEQS; i++) {
+        b.table[i] = table_open(N_BLOCKS / MAX_SEQS);
+        for (int32_t k = 0; k < MAX_ROWS; k++)
+            b.ids[i][k] = (k * 31 + (int32_t)i * 7) % (int32_t)b.f.model.config.vocab;
+    }
+    printf("%s: %s KV, read %.1f GB/s, peak %.1f Gflop/s\n",
+           backend_describe(b.f.backend), dtype_name(DTYPE_F16), b.machine.bytes * 1e-9,
+           b.machine.flops * 1e-9);
+    prefill(&b, 1, 512);
+    prefill(&b, 8, 64);
+    decode(&b, 1, 0);
+    decode(&b, 8, 0);
+    decode(&b, 1, 1024);
+    decode(&b, 8, 1024);
+    for (uint32_t i = 0; i < MAX_SEQS; i++) free(b.table[i].blocks);
+    fixture_close(&b.f);
+}
+
+int main(int argc, char **argv)
+{
+    const char *dir = argc > 1 ? argv[1] : "models/smollm2-135m-instruct";
+    char path[4096];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    if (access(path, R_OK) != 0) {
+        printf("bench_model: skipped, %s is not there (make model)\n", dir);
+        return 0;
+    }
+    printf("bench_model: %s\n", dir);
+    run(dir, 1);
+    run(dir, 2);
+    return 0;
+}
