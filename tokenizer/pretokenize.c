@@ -126,7 +126,8 @@ static int split(const struct cutting *c, unsigned step, const struct piece *pie
 {
     struct parts parts = {.c = c, .step = &c->p->step[step], .piece = piece};
     enum split_behavior behavior = parts.step->behavior;
-    struct part held = {0}, part;  // held: not given out, the next part may join it
+    struct part held = {0},
+                part = {0};  // held: not given out, the next part may join it
     bool holds = false;
     int rc;
 

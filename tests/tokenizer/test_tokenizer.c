@@ -375,7 +375,8 @@ static void a_megabyte_of_anything_is_encoded_and_comes_back(void **state)
     for (size_t f = 0; f < ARRAY_LEN(files); f++) {
         struct tokenizer *t = golden_tokenizer(files[f]);
         for (size_t u = 0; u < ARRAY_LEN(units); u++) {
-            size_t unit = strlen(units[u]), n = size / unit * unit;
+            size_t most = f ? size / 4 : size, unit = strlen(units[u]);
+            size_t n = most / unit * unit;
             for (size_t i = 0; i < n; i++) text[i] = units[u][i % unit];
             text[n - 1] = u == 1 ? 'x' : text[n - 1];  // blanks before a letter
             text[n] = 0;
@@ -396,7 +397,7 @@ static void a_pattern_that_needs_too_much_work_fails(void **state)
     (void)state;
     static const char *const patterns[] = {"(?:a|a)*b", "(?:a*)*b", "a(?=a*b)|a",
                                            "a*b"};
-    size_t n = 1 << 17;
+    size_t n = 1 << 15;
     char *text = malloc(n);
     assert_non_null(text);
     memset(text, 'a', n);
@@ -433,7 +434,7 @@ static void *work(void *arg)
 {
     struct worker *w = arg;
     struct err err;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 5; i++) {
         w->ids.n = 0;
         if (tokenizer_encode(w->t, w->text, strlen(w->text), NULL, 0, 0, &w->ids,
                              &err)) {
