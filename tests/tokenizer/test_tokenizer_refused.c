@@ -1,6 +1,8 @@
 /* test_tokenizer_refused.c - what would be done wrongly is refused, by name. */
 #include "tests/tokenizer/golden.h"
 
+#include <sys/stat.h>
+
 /* A small good file, in pieces that the cases below replace. */
 #define VOCAB  "{\"a\":0,\"b\":1,\"ab\":2}"
 #define MERGES "[\"a b\"]"
@@ -79,6 +81,7 @@ static void other_models_and_options_are_named(void **state)
          "\"decoder\":{\"type\":\"Metaspace\"}",
          {"decoder", "Metaspace", "ByteLevel"}},
         {"\"decoder\":" DECODER, "\"decoder\":null", {"decoder", "null"}},
+        {"\"decoder\":" DECODER ",", "", {"decoder", "nothing"}},
         {"\"normalizer\":null",
          "\"normalizer\":{\"type\":\"NFKC\"}",
          {"normalizer", "NFKC"}},
@@ -90,6 +93,7 @@ static void other_models_and_options_are_named(void **state)
     refuse(r, ARRAY_LEN(r));
 }
 
+#define FOUR(x) x "," x "," x "," x
 #define SEQUENCE(steps)                                                                \
     "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" steps "]}"
 #define SPLIT(pattern, behavior)                                                       \
@@ -107,6 +111,9 @@ static void other_pre_tokenizers_and_patterns_are_named(void **state)
         {old, SEQUENCE(PRE "," PRE), {"pretokenizers[1]", "behind ByteLevel"}},
         {old, SEQUENCE(SPLIT("{\"Regex\":\"a\"}", "Odd") "," PRE), {"Odd"}},
         {old, SEQUENCE(SPLIT("{\"Glob\":\"a\"}", "Isolated") "," PRE), {"pattern"}},
+        {old,
+         SEQUENCE(FOUR(FOUR(SPLIT("{\"String\":\"a\"}", "Isolated"))) "," PRE),
+         {"pretokenizers[16]", "more than 16"}},
         {old, REGEX("a("), {"pretokenizers[0]", "byte 2"}},
         {old, REGEX(""), {"pretokenizers[0]", "0 bytes"}},
         {old, REGEX("\\\\w+"), {"\\w"}},
@@ -120,6 +127,11 @@ static void other_pre_tokenizers_and_patterns_are_named(void **state)
         {old, REGEX("(?s:.)"), {"inline option"}},
         {old, REGEX("(?R)"), {"recursion"}},
         {old, REGEX("(*UCP)a"), {"verb"}},
+        {old,
+         REGEX(
+             "(*UCP) a pattern so long that not all of it goes into a message, as that "
+             "would be hard to read"),
+         {"...: the pattern"}},
     };
     refuse(r, ARRAY_LEN(r));
 }
@@ -190,6 +202,19 @@ static void added_tokens_that_contradict_are_named(void **state)
     refuse(r, ARRAY_LEN(r));
 }
 
+/* Bytes without a token would become <s> here, which is a control token. */
+static void an_unknown_token_that_a_user_could_forge_is_refused(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    char *some = files_replace(good, "\"unk_token\":null", "\"unk_token\":\"<s>\"");
+    char *text = files_replace(some, "\"ab\":2}", "\"ab\":2,\"<s>\":3}");
+    assert_int_equal(open_bytes(text, strlen(text), &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "control token"));
+    free(text);
+    free(some);
+}
+
 static void a_merge_unknown_to_the_vocabulary_is_named(void **state)
 {
     (void)state;
@@ -209,6 +234,22 @@ static void no_prefix_of_the_file_is_accepted(void **state)
         struct err err = {0};
         assert_int_equal(open_bytes(good, n, &err), -EINVAL);
     }
+}
+
+static void what_is_no_object_or_no_file_is_refused(void **state)
+{
+    (void)state;
+    struct tokenizer *t = NULL;
+    struct err err = {0};
+    assert_int_equal(open_bytes("[]", 2, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "object"));
+
+    char path[256], *dir = files_temp_dir();
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(tokenizer_open_dir(&t, dir, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "not a regular file"));
+    files_remove_dir(dir);
 }
 
 static void a_directory_without_the_file_says_so(void **state)
@@ -233,6 +274,8 @@ int main(void)
         cmocka_unit_test(added_tokens_that_contradict_are_named),
         cmocka_unit_test(a_merge_unknown_to_the_vocabulary_is_named),
         cmocka_unit_test(no_prefix_of_the_file_is_accepted),
+        cmocka_unit_test(an_unknown_token_that_a_user_could_forge_is_refused),
+        cmocka_unit_test(what_is_no_object_or_no_file_is_refused),
         cmocka_unit_test(a_directory_without_the_file_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
