@@ -67,6 +67,13 @@ int model_open(struct model *out, struct backend *b, const struct model_config *
                const struct tensor_set *set, const struct model_options *o,
                weights_progress progress, void *arg, struct err *err)
 {
+    if (o->max_rows == 0 || o->max_logits == 0)
+        return err_set(
+            err, -EINVAL,
+            "a model for steps of %u rows and %u logit rows cannot be opened; at "
+            "least 1 of each is needed",
+            o->max_rows, o->max_logits);
+
     struct model m = {.config = *c, .backend = b, .options = *o};
     int rc = allocate(&m, err);
     if (rc == 0) rc = weights_load(&m.weights, b, c, set, progress, arg, err);
