@@ -207,7 +207,7 @@ int budget_plan(struct budget *b, struct err *err)
                                     : choose(b, b->available - fixed);
     if (blocks == 0) {
         char want[24], block[24];
-        return err_set(err, -EINVAL, "kv_bytes of %s is less than one KV block of %s",
+        return err_set(err, -EINVAL, "kv_memory of %s is less than one KV block of %s",
                        budget_size(b->kv_bytes, want),
                        budget_size(b->block_bytes, block));
     }
@@ -215,14 +215,14 @@ int budget_plan(struct budget *b, struct err *err)
         return err_set(
             err, -EINVAL,
             "the KV pool would have %llu blocks of 16 tokens; at most %u can be "
-            "used, so lower kv_bytes",
+            "used, so lower kv_memory",
             (unsigned long long)blocks, UINT32_MAX - 1);
     total(b, fixed, blocks);
     b->blocks = (uint32_t)blocks;
     if (b->total > b->available)
         return refuse(b,
-                      asked ? "lower kv_bytes, kv_blocks or margin"
-                            : "lower context, set kv_bytes or lower margin",
+                      asked ? "lower kv_memory, kv_blocks or margin"
+                            : "lower context, set kv_memory or lower margin",
                       err);
     return 0;
 }

@@ -71,8 +71,8 @@ int http_listen(const struct options *o, bool keys, int *fd, char *address, size
             last = err_set(
                 err, -EPERM,
                 "host %s is beyond loopback and no keys are set, so anybody who "
-                "reaches it could use the server; set keys, or allow_open if "
-                "that is meant",
+                "reaches it could use the server; set keys, or --allow-open "
+                "if that is meant",
                 o->host);
             break;
         }

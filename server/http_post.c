@@ -152,7 +152,9 @@ static ssize_t read_stream(void *arg, uint64_t at, char *buf, size_t cap)
 {
     struct exchange *x = arg;
     struct connection *c = x->connection;
-    uint32_t stall_ms = exchange_http(x)->options->stall_ms;
+    /* Twice the engine's patience, so that who holds up a reply is found by the engine,
+     * which knows it for a stall. */
+    uint32_t send_ms = 2 * exchange_http(x)->options->stall_ms;
     (void)at;
     for (;;) {
         if (is_gone(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -161,7 +163,7 @@ static ssize_t read_stream(void *arg, uint64_t at, char *buf, size_t cap)
             if (n > cap) n = cap;
             memcpy(buf, x->out.data + x->sent, n);
             x->sent += n;
-            return connection_phase(c, PHASE_SEND, stall_ms)
+            return connection_phase(c, PHASE_SEND, send_ms)
                        ? (ssize_t)n
                        : MHD_CONTENT_READER_END_WITH_ERROR;
         }

@@ -23,7 +23,7 @@ void options_defaults(struct options *to)
 
 /* ---- environment ---- */
 
-/* DORMOUSE_KV_BYTES for kv_bytes, with "=" behind it. */
+/* DORMOUSE_KV_MEMORY for kv_memory, with "=" behind it. */
 static void env_name(char *buf, size_t cap, const char *key)
 {
     size_t n = (size_t)snprintf(buf, cap, PREFIX "%s=", key);
@@ -225,8 +225,9 @@ void options_help(void)
     puts(
         "Usage: dormouse serve [PATH] [--flag value]...\n\n"
         "Serves the model in directory PATH over an OpenAI-style HTTP API.\n\n"
-        "Every flag is also a key of the configuration file (--kv-bytes is kv_bytes)\n"
-        "and an environment variable (DORMOUSE_KV_BYTES). Flags win over the\n"
+        "Every flag is also a key of the configuration file (--kv-memory is "
+        "kv_memory)\n"
+        "and an environment variable (DORMOUSE_KV_MEMORY). Flags win over the\n"
         "environment, and the environment over the file. TIME is 250ms or 30s, SIZE\n"
         "is 512M or 2G. A flag that is true or false is given as --flag or\n"
         "--no-flag. `dormouse options` prints a configuration file of all defaults.\n\n"

@@ -39,8 +39,8 @@ struct options {
     uint64_t max_body;
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms;
     /* API */
-    char keys[OPTION_TEXT];  // file of API keys; "": none
-    bool allow_open;         // listen beyond loopback without keys
+    char keys[OPTION_TEXT];   // file of API keys; "": none
+    bool allow_open;          // listen beyond loopback without keys
     uint32_t max_per_tenant;  // POSTs of one tenant in progress, then 429; 0: no limit
     uint32_t max_choices, default_max_tokens;
     bool completions_special;

@@ -28,11 +28,11 @@ const struct option option_table[] = {
      "Threads of the CPU backend. 0: as many as this process may run on."},
     {"kv_type", OPTION_DTYPE, FIELD(kv_type), "bf16", 0, 0, "f32|f16|bf16", "machine",
      "Element type of the KV cache. f32 is exact and takes twice the memory."},
-    {"kv_bytes", OPTION_SIZE, FIELD(kv_bytes), "0", 0, 1024 * TIB, NULL, "machine",
+    {"kv_memory", OPTION_SIZE, FIELD(kv_bytes), "0", 0, 1024 * TIB, NULL, "machine",
      "Memory of the KV pool. 0: a quarter of what is left beside the weights, at most "
      "2G, at least one conversation of full context where that fits."},
     {"kv_blocks", OPTION_COUNT, FIELD(kv_blocks), "0", 0, UINT32_MAX - 1, NULL, "machine",
-     "The size of the KV pool as a number of blocks of 16 tokens instead. 0: kv_bytes "
+     "The size of the KV pool as a number of blocks of 16 tokens instead. 0: kv_memory "
      "decides."},
     {"margin", OPTION_SIZE, FIELD(margin), "512M", 0, 1024 * TIB, NULL, "machine",
      "Memory that must stay free after all has been taken; the server does not start "
@@ -42,17 +42,17 @@ const struct option option_table[] = {
      "Most sequences computed in one step; each choice of a request is one."},
     {"max_waiting", OPTION_COUNT, FIELD(max_waiting), "256", 1, 65536, NULL, "scheduling",
      "Most requests that wait for their turn; one more is answered 503."},
-    {"max_wait_ms", OPTION_DURATION, FIELD(max_wait_ms), "60s", 1, 24 * HOUR, NULL,
+    {"max_wait", OPTION_DURATION, FIELD(max_wait_ms), "60s", 1, 24 * HOUR, NULL,
      "scheduling",
      "Longest wait of a request for its turn; then it is answered 503."},
     {"step_tokens", OPTION_COUNT, FIELD(step_tokens), "512", 1, 65536, NULL, "scheduling",
      "Most tokens computed in one step. A longer prompt takes several."},
-    {"step_ms", OPTION_DURATION, FIELD(step_ms), "50ms", 1, 60 * SECOND, NULL, "scheduling",
+    {"step_time", OPTION_DURATION, FIELD(step_ms), "50ms", 1, 60 * SECOND, NULL, "scheduling",
      "How long a step with a prompt in it may hold up replies that are running; a prompt "
      "is cut to fit."},
-    {"stall_ms", OPTION_DURATION, FIELD(stall_ms), "30s", 100, HOUR, NULL, "scheduling",
-     "A client that has not read its answer for this long is dropped."},
-    {"drain_ms", OPTION_DURATION, FIELD(drain_ms), "25s", 0, HOUR, NULL, "scheduling",
+    {"stall", OPTION_DURATION, FIELD(stall_ms), "30s", 100, HOUR, NULL, "scheduling",
+     "A client that has not read its answer for this long is dropped: its request ends, and its connection is closed at the latest after twice the time."},
+    {"drain", OPTION_DURATION, FIELD(drain_ms), "25s", 0, HOUR, NULL, "scheduling",
      "After SIGTERM or SIGINT, running replies may go on for this long; then each ends "
      "with an error event. A second signal ends them at once."},
 
@@ -73,13 +73,13 @@ const struct option option_table[] = {
     {"max_body", OPTION_SIZE, FIELD(max_body), "16M", KIB, 1024 * MIB, NULL, "http",
      "Largest body of a request; a larger one is answered 413. All bodies in memory at "
      "one time take at most sixteen times this."},
-    {"header_timeout_ms", OPTION_DURATION, FIELD(header_timeout_ms), "10s", 100, HOUR, NULL,
+    {"header_timeout", OPTION_DURATION, FIELD(header_timeout_ms), "10s", 100, HOUR, NULL,
      "http",
      "A client must have sent the head of its request after this time; else 408."},
-    {"body_timeout_ms", OPTION_DURATION, FIELD(body_timeout_ms), "60s", 100, HOUR, NULL,
+    {"body_timeout", OPTION_DURATION, FIELD(body_timeout_ms), "60s", 100, HOUR, NULL,
      "http",
      "A client must have sent the body of its request after this time; else 408."},
-    {"idle_timeout_ms", OPTION_DURATION, FIELD(idle_timeout_ms), "75s", 100, 24 * HOUR,
+    {"idle_timeout", OPTION_DURATION, FIELD(idle_timeout_ms), "75s", 100, 24 * HOUR,
      NULL, "http",
      "An open connection without a request is closed after this time."},
 

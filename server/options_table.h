@@ -13,7 +13,7 @@ enum option_type {
     OPTION_CHOICE,    // a string out of `choices`
     OPTION_COUNT,     // uint32_t
     OPTION_SIZE,      // uint64_t bytes: 512M, 2G; K, M and G are binary
-    OPTION_DURATION,  // uint32_t milliseconds: 30s, 250ms; a bare number counts them
+    OPTION_DURATION,  // uint32_t milliseconds, written with a unit: 30s, 250ms
     OPTION_BOOL,
     OPTION_DTYPE
 };

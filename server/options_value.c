@@ -130,7 +130,7 @@ static const struct suffix size_suffixes[] = {{"", 1},          {"B", 1},
                                               {"GiB", 1 << 30}, {"TiB", 1ull << 40},
                                               {NULL, 0}};
 static const struct suffix duration_suffixes[] = {
-    {"", 1}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {NULL, 0}};
+    {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {NULL, 0}};
 
 /* Digits and one of the suffixes, perhaps after a blank, and nothing else. */
 static bool parse_number(const char *text, const struct suffix *suffixes, uint64_t *out)

@@ -129,6 +129,7 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     struct kv_shape shape = model_kv_shape(&s->config, set->kv_type);
     struct model_options rows = model_limits(set);
     struct engine_options engine = engine_limits(s, o);
+    engine.kv = NULL;  // is not there yet: as if it held every context
     size_t weights;
     int rc = weights_bytes(s->backend, &s->config, s->tensors, &weights, err);
     if (rc) return rc;

@@ -83,7 +83,7 @@ static void what_does_not_fit_is_refused_and_every_part_named(void **state)
                         "activations 10.0 MiB, engine "
                         "2.00 MiB, KV pool 8.00 GiB, tiers 0 B and margin 512 MiB), "
                         "but MemAvailable has "
-                        "2.00 GiB available; lower kv_bytes, kv_blocks or margin");
+                        "2.00 GiB available; lower kv_memory, kv_blocks or margin");
 
     b = smollm2(512 * MIB);
     assert_int_equal(budget_plan(&b, &err), -ENOMEM);

@@ -87,8 +87,8 @@ static void sizes_times_and_booleans_are_read_as_people_write_them(void **state)
     (void)state;
     struct options o;
     struct err err;
-    assert_int_equal(READ(&o, no_env, &err, "models/x", "--kv-bytes=2G", "--margin",
-                          "64 MiB", "--stall-ms=1m", "--step-ms", "20", "--allow-open",
+    assert_int_equal(READ(&o, no_env, &err, "models/x", "--kv-memory=2G", "--margin",
+                          "64 MiB", "--stall=1m", "--step-time", "20ms", "--allow-open",
                           "--no-completions-special", "--kv-type=f32"),
                      0);
     assert_string_equal(o.model, "models/x");
@@ -108,7 +108,7 @@ static void a_wrong_flag_is_named_with_what_would_be_right(void **state)
         const char *arg, *message;
     } bad[] = {
         {"--prot=1", "flag --prot is unknown; did you mean --port?"},
-        {"--kv-byte=1", "flag --kv-byte is unknown; did you mean --kv-bytes?"},
+        {"--kv-memry=1", "flag --kv-memry is unknown; did you mean --kv-memory?"},
         {"--nothing-like-it=1",
          "flag --nothing-like-it is unknown; `dormouse serve --help` lists all"},
         {"--port=65536", "flag --port: `65536` is not a whole number from 0 to 65535"},
@@ -118,8 +118,11 @@ static void a_wrong_flag_is_named_with_what_would_be_right(void **state)
         {"--port=99999999999999999999",
          "flag --port: `99999999999999999999` is not a whole number from 0 to 65535"},
         {"--port", "flag --port needs a value"},
-        {"--kv-bytes=9999999T", "flag --kv-bytes: `9999999T` is not a size from 0 to "
-                                "1125899906842624 bytes, such as 512M or 2G"},
+        {"--kv-memory=9999999T", "flag --kv-memory: `9999999T` is not a size from 0 to "
+                                 "1125899906842624 bytes, such as 512M or 2G"},
+        {"--stall=30",
+         "flag --stall: `30` is not a time from 100ms to 3600000ms, such as "
+         "250ms or 30s"},
         {"--allow-open=maybe", "flag --allow-open: `maybe` is not true or false"},
         {"--no-allow-open=true", "flag --no-allow-open takes no value"},
         {"--log-level=loud", "flag --log-level: `loud` is not one of "
@@ -151,7 +154,8 @@ static void a_wrong_line_of_the_file_is_named_with_its_number(void **state)
         {"# ok\n\nporth = 1\n", " line 3, key porth is unknown; did you mean port?"},
         {"port = x\n", " line 1, key port: `x` is not a whole number from 0 to 65535"},
         {"port = 1\n\n  port = 2\n", " line 3, key port was set in line 1 already"},
-        {"kv-bytes = 1\n", " line 1, key kv-bytes is unknown; did you mean kv_bytes?"},
+        {"kv-memory = 1\n",
+         " line 1, key kv-memory is unknown; did you mean kv_memory?"},
         {"port = 1\nnonsense\n",
          " line 2 is neither `key = value`, a [section] nor a comment"},
         {"config = x\n", " line 1, key config is unknown"},
