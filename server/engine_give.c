@@ -91,7 +91,9 @@ static void finish(struct engine *e, uint32_t job, uint32_t seq)
         .choice = (uint16_t)choice,
         .reason = v->reason,
         .completion_tokens = v->n_generated,
+        .has_logprob = v->ended_by_token && o->r->sampling.logprobs,
     };
+    if (event.has_logprob) event.sample = v->end;
     event.text_n = gate_tail(&v->gate, &event.text);
     o->finished |= UINT64_C(1) << choice;
     o->completion_tokens += v->n_generated;

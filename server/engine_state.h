@@ -17,6 +17,8 @@ struct voice {
     struct gate gate;
     bool over;  // generated to its end; something may still have to be given out
     enum finish_reason reason;
+    bool ended_by_token;  // and `end` is that end-of-sequence token
+    struct sample end;
     uint64_t last_token;  // nanoseconds
 };
 

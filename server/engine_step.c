@@ -13,7 +13,7 @@ static void begin_voices(struct engine *e, const struct sched_step *p, uint64_t 
         struct request *r = e->orders[e->sched.seqs[seq].job].r;
         struct voice *v = &e->voices[seq];
         v->n_generated = 0;
-        v->over = false;
+        v->over = v->ended_by_token = false;
         v->last_token = 0;
         gate_init(&v->gate, e->o.tokenizer, r, e->texts + seq * text);
         if (r->stats.started) continue;
@@ -106,6 +106,8 @@ static int choose(struct engine *e, uint32_t seq, const float *logits, uint64_t 
     v->generated[v->n_generated++] = s.id;
     measure_token(e, r, v, now);
     if (!r->ignore_eos && ends_sequence(e, s.id)) {
+        v->ended_by_token = true;
+        v->end = s;
         end_voice(e, seq, FINISH_STOP);
         return 0;
     }

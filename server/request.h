@@ -45,7 +45,8 @@ struct event {
     enum event_kind kind;
     uint16_t choice;
     /* EVENT_TOKEN and EVENT_PROMPT_TOKEN: id, and with logprobs the rest of sample.  The
-     * first prompt token has no logprob: has_logprob is false. */
+     * first prompt token has no logprob: has_logprob is false.  With an EVENT_FINISH that
+     * has one, sample is the end-of-sequence token, which has no event of its own. */
     bool has_logprob;
     struct sample sample;
     /* text_n bytes of whole UTF-8 characters; may be none. Valid until the next pop. */
