@@ -88,8 +88,8 @@ static void read_sizes(struct fields *f, struct json_value root,
     c->kv_heads = fields_size(f, root, "num_key_value_heads", kv_heads, 1, MAX_HEADS);
     if (c->q_heads % c->kv_heads != 0)
         fields_refuse(f, "num_attention_heads",
-                      "is %u; expected a multiple of the %u KV heads", c->q_heads,
-                      c->kv_heads);
+                      "is %u; expected a multiple of num_key_value_heads, which is %u",
+                      c->q_heads, c->kv_heads);
 
     if (!fields_present(root, "head_dim") && c->hidden % c->q_heads != 0)
         fields_refuse(

@@ -44,12 +44,12 @@ def test_prompt_and_answer_fill_the_context_to_the_last_token(tmp_path):
 
 @pytest.mark.parametrize("name, codes", [
     ("chunked.bin", [200, 200]), ("chunked_ext_trailer.bin", [200, 200]),
-    ("chunk_size_overflow.bin", [400]), ("chunk_size_neg.bin", [400])])
+    ("chunk_size_overflow.bin", [413]), ("chunk_size_neg.bin", [400])])
 def test_chunked_bodies_are_read_or_refused(tiny_abc, name, codes):
     with open(os.path.join(CHUNKED, name), "rb") as f:
         got = statuses(exchange(tiny_abc, f.read()))
     # Nothing follows a refusal; a connection that is just closed is a refusal too.
-    assert got == codes or (codes == [400] and got == [])
+    assert got == codes or (codes[0] >= 400 and got == [])
 
 
 def test_both_lengths_or_two_of_them_are_refused(tiny_abc):

@@ -218,7 +218,7 @@ def test_a_budget_that_memory_cannot_hold_is_refused():
 
 def test_the_log_tells_the_budget(tiny_rand):
     log = tiny_rand.log()
-    for word in ("weights", "activations", "KV", "margin", "bytes per token"):
+    for word in ("weights", "activations", "KV", "margin", "a token"):
         assert word in log
     header, _ = read_safetensors(model_dir("tiny-rand") + "/model.safetensors")
     assert header

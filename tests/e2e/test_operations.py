@@ -116,7 +116,7 @@ def test_prompts_and_answers_stay_out_of_the_log(tiny_rand):
     assert "xylophone\"" not in tiny_rand.log()
 
 
-LINE = re.compile(r'^[a-z_:]+(\{([a-z_]+="([^"\\\n]|\\["\\n])*",?)*\})? [-+0-9.eE]+(Inf)?$')
+LINE = re.compile(r'^[a-z_:][a-z0-9_:]*(\{([a-z_]+="([^"\\\n]|\\["\\n])*",?)*\})? [-+0-9.eE]+(Inf)?$')
 
 
 def check_metrics(text):

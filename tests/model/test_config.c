@@ -208,7 +208,8 @@ static void sizes_are_bounded_and_fit_each_other(void **state)
     refuse("{\"architectures\":[\"LlamaForCausalLM\"]}",
            "num_hidden_layers is missing; expected an integer from 1 to 4096");
     refuse(SMALL(",\"num_key_value_heads\":3"),
-           "num_attention_heads is 4; expected a multiple of the 3 KV heads");
+           "num_attention_heads is 4; expected a multiple of num_key_value_heads, "
+           "which is 3");
     refuse(SMALL(",\"num_key_value_heads\":0"), "num_key_value_heads is 0; expected");
     refuse(SMALL(",\"num_key_value_heads\":5000"), "num_key_value_heads is 5000");
     refuse(SMALL(",\"head_dim\":15"), "head_dim is 15; expected an even number");
