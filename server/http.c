@@ -248,7 +248,6 @@ static struct MHD_Daemon *start_library(struct http *h, int fd)
         MHD_OPTION_CONNECTION_LIMIT, limit,                             //
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, o->max_connections_per_ip,  //
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_ARENA,         //
-        MHD_OPTION_STRICT_FOR_CLIENT, 1,                                //
         MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL,              //
         MHD_OPTION_URI_LOG_CALLBACK, on_request_line, h,                //
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,                   //
@@ -272,8 +271,8 @@ int http_open(struct http **out, const struct http_options *o, struct err *err)
     raise_file_limit(o->options->max_connections);
     if (rc == 0) rc = watch_open(&h->watch, err);
     if (rc == 0)
-        rc = workers_open(&h->workers, o->options->workers, o->options->max_waiting,
-                          err);
+        rc = workers_open(&h->workers, o->options->workers,
+                          o->options->max_waiting + o->options->max_running, err);
     if (rc == 0)
         rc = http_listen(o->options, o->keys, &fd, h->address, sizeof h->address, err);
     if (rc == 0) {

@@ -74,7 +74,8 @@ struct head {
     const char *authorization, *content_type, *content_encoding, *transfer_encoding;
     const char *content_length;
     uint32_t n_fields, n_authorization, n_content_length, n_transfer_encoding, n_host;
-    bool expects;  // 100-continue: it waits for leave to send its body
+    bool blank_in_name;  // of a field
+    bool expects;        // 100-continue: it waits for leave to send its body
     bool has_body;
 };
 
@@ -140,7 +141,8 @@ NODISCARD int http_listen(const struct options *o, bool keys, int *fd, char *add
 void head_read(struct MHD_Connection *c, struct head *h);
 /* 0, or the status and message in x->error of what makes the head unacceptable whatever
  * it asks for; the connection must then close. */
-NODISCARD int head_check(struct exchange *x, const struct head *h, const char *version);
+NODISCARD int head_check(struct exchange *x, const struct head *h, const char *target,
+                         const char *version);
 /* The tenant of the key presented; a 401 where there is none. */
 NODISCARD int head_authorize(struct exchange *x, const struct head *h);
 NODISCARD int head_check_type(struct exchange *x, const struct head *h);

@@ -228,7 +228,7 @@ static enum MHD_Result begin(struct exchange *x, const char *target,
     head_read(x->connection->mhd, &h);
     const struct options *o = exchange_http(x)->options;
 
-    if (head_check(x, &h, version)) {
+    if (head_check(x, &h, target, version)) {
         x->close = true;
         return answer_error(x);
     }

@@ -1,0 +1,545 @@
+/* HTTP with raw sockets, on the whole server in this process over a tiny model. */
+#include "server/http.h"
+#include "server/log.h"
+#include "server/metrics.h"
+#include "server/stack.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+// cmocka needs these before it
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define HOST "Host: x\r\n"
+#define JSON "Content-Type: application/json\r\n"
+#define LAST "Connection: close\r\n"
+#define CHAT "POST /v1/chat/completions HTTP/1.1\r\n" HOST JSON
+
+#define KEY_A "sk-alice-0123456789"
+#define KEY_B "sk-bob-9876543210-x"
+
+struct server {
+    struct options options;
+    struct keys *keys;
+    struct metrics *metrics;
+    struct http *http;
+    struct stack stack;
+    uint16_t port;
+};
+
+static struct server server_options(void)
+{
+    struct server s = {0};
+    options_defaults(&s.options);
+    strcpy(s.options.model, "tests/golden/models/tiny-abc");
+    s.options.port = 0;
+    s.options.margin = 0;
+    s.options.kv_blocks = 16384;
+    s.options.max_body = 64 << 10;
+    return s;
+}
+
+static void server_listen(struct server *s)
+{
+    struct err err = {{0}};
+    int rc = metrics_open(&s->metrics, "tiny-abc", &err);
+    const struct http_options h = {
+        .options = &s->options, .keys = s->keys, .metrics = s->metrics};
+    if (rc == 0) rc = http_open(&s->http, &h, &err);
+    if (rc) fail_msg("%s", err.msg);
+    s->port = (uint16_t)atoi(strrchr(http_address(s->http), ':') + 1);
+}
+
+static void server_load(struct server *s)
+{
+    struct err err = {{0}};
+    const struct stack_options o = {.options = &s->options,
+                                    .name = "tiny-abc",
+                                    .metrics = s->metrics,
+                                    .tick = http_tick,
+                                    .tick_arg = s->http};
+    int rc = stack_check(&s->stack, &o, &err);
+    if (rc == 0) rc = stack_start(&s->stack, &o, &err);
+    if (rc) fail_msg("%s", err.msg);
+    http_serve(s->http, s->stack.api);
+}
+
+static void server_end(struct server *s)
+{
+    http_drain(s->http);
+    if (s->stack.engine) engine_drain(s->stack.engine, 0);
+    http_stop(s->http, 1000);
+    stack_close(&s->stack);
+    http_close(s->http);
+    metrics_close(s->metrics);
+    keys_close(s->keys);
+}
+
+static int dial(const struct server *s)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(s->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static void say(int fd, const void *data, size_t n)
+{
+    (void)!send(fd, data, n, MSG_NOSIGNAL);  // the server may have hung up already
+}
+
+static void say_text(int fd, const char *text)
+{
+    say(fd, text, strlen(text));
+}
+
+/* Everything until the server closes, or `until` has come. */
+static void hear(int fd, struct bytes *out, const char *until)
+{
+    char buf[4096];
+    for (;;) {
+        if (until && out->n && strstr(out->data, until)) return;
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 60000) != 1) fail_msg("the server says nothing and stays");
+        ssize_t n = recv(fd, buf, sizeof buf, 0);
+        if (n <= 0) break;
+        bytes_add(out, buf, (size_t)n);
+    }
+    if (until) fail_msg("the server closed before: %s", until);
+}
+
+/* The whole answer to one request that says Connection: close. */
+static char *ask(const struct server *s, const char *request)
+{
+    struct bytes out = {0};
+    int fd = dial(s);
+    say_text(fd, request);
+    hear(fd, &out, NULL);
+    close(fd);
+    bytes_add_text(&out, "");
+    return out.data;
+}
+
+static int status_of(const char *answer)
+{
+    return strncmp(answer, "HTTP/1.1 ", 9) ? 0 : atoi(answer + 9);
+}
+
+static int status(const struct server *s, const char *request)
+{
+    char *answer = ask(s, request);
+    int code = status_of(answer);
+    free(answer);
+    return code;
+}
+
+static unsigned count(const char *text, const char *what)
+{
+    unsigned n = 0;
+    for (; (text = strstr(text, what)); text += strlen(what)) n++;
+    return n;
+}
+
+/* A POST of the chat API with more head fields and this body. */
+static const char *chat(const char *fields, const char *body)
+{
+    static char request[1024];
+    snprintf(request, sizeof request, CHAT "%sContent-Length: %zu\r\n\r\n%s", fields,
+             strlen(body), body);
+    return request;
+}
+
+#define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+#define SHORT    "{" MESSAGES ",\"temperature\":0,\"max_tokens\":4}"
+#define LONG     "{" MESSAGES ",\"max_tokens\":100000,\"stream\":true}"
+
+/* The value of a metric's first series, or -1. */
+static double metric(const struct server *s, const char *name)
+{
+    struct bytes text = {0};
+    double value = -1;
+    metrics_render(s->metrics, &text);
+    for (char *p = text.data; p && (p = strstr(p, name)); p++) {
+        if (p != text.data && p[-1] != '\n') continue;
+        value = atof(p + strcspn(p, " "));
+        break;
+    }
+    bytes_free(&text);
+    return value;
+}
+
+/* Wait until it holds; the test program's own time limit is the bound. */
+static void until_metric(const struct server *s, const char *name, double value)
+{
+    while (metric(s, name) != value) usleep(1000);
+}
+
+/* ---- one server for most ---- */
+
+static struct server shared;
+
+static int open_shared(void **state)
+{
+    (void)state;
+    signal(SIGPIPE, SIG_IGN);
+    log_open(LOG_ERROR);
+    shared = server_options();
+    shared.options.header_timeout_ms = shared.options.body_timeout_ms = 500;
+    server_listen(&shared);
+    server_load(&shared);
+    return 0;
+}
+
+static int close_shared(void **state)
+{
+    (void)state;
+    server_end(&shared);
+    return 0;
+}
+
+static void a_path_is_taken_as_it_is_written(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *target;
+        int status;
+    } cases[] = {
+        {"/health", 200},
+        {"/metrics", 200},
+        {"/", 200},
+        {"/v1/models", 200},
+        {"/v1/models/tiny-abc", 200},
+        {"/v1/models/tiny%2Dabc", 200},
+        {"/v1/models?x=y", 200},
+        {"http://x/v1/models", 200},
+        {"HTTP://x", 200},
+        {"//v1/models", 404},
+        {"/v1/../metrics", 404},
+        {"/v1%2Fmodels", 404},
+        {"/v1/models/", 404},
+        {"/v1/models/other", 404},
+        {"/v1/models/%00", 400},
+        {"/v1/models/%4", 400},
+        {"/health/", 404},
+        {"*", 404},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char request[256];
+        snprintf(request, sizeof request, "GET %s HTTP/1.1\r\n" HOST LAST "\r\n",
+                 cases[i].target);
+        assert_int_equal(status(&shared, request), cases[i].status);
+    }
+}
+
+static void a_wrong_method_is_told_the_right_ones(void **state)
+{
+    (void)state;
+    char *answer = ask(&shared, "GET /v1/completions HTTP/1.1\r\n" HOST LAST "\r\n");
+    assert_int_equal(status_of(answer), 405);
+    assert_non_null(strstr(answer, "\r\nAllow: POST\r\n"));
+    free(answer);
+    answer = ask(&shared,
+                 "POST /health HTTP/1.1\r\n" HOST LAST "Content-Length: 2\r\n\r\n{}");
+    assert_int_equal(status_of(answer), 405);
+    assert_non_null(strstr(answer, "\r\nAllow: GET, HEAD\r\n"));
+    free(answer);
+    answer = ask(&shared, "HEAD /health HTTP/1.1\r\n" HOST LAST "\r\n");
+    assert_int_equal(status_of(answer), 200);
+    assert_string_equal(strstr(answer, "\r\n\r\n"), "\r\n\r\n");
+    free(answer);
+}
+
+static void a_body_that_is_not_json_by_its_type_is_refused(void **state)
+{
+    (void)state;
+#define TYPED(type)                                                                    \
+    "POST /v1/chat/completions HTTP/1.1\r\n" HOST LAST type                            \
+    "Content-Length: 2\r\n\r\n{}"
+    assert_int_equal(status(&shared, TYPED("Content-Type: text/plain\r\n")), 415);
+    assert_int_equal(status(&shared, TYPED("Content-Type: application/jsonx\r\n")),
+                     415);
+    assert_int_equal(status(&shared, TYPED(JSON "Content-Encoding: gzip\r\n")), 415);
+    /* 400: the body was read, and lacks its messages. */
+    assert_int_equal(status(&shared, TYPED("Content-Type: Application/JSON;a=b\r\n")),
+                     400);
+    assert_int_equal(status(&shared, TYPED("")), 400);
+}
+
+static void
+a_head_with_two_readings_is_refused_and_nothing_after_it_is_read(void **state)
+{
+    (void)state;
+    static const char *const heads[] = {
+        CHAT "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        CHAT "Content-Length: 2\r\nContent-Length: 60\r\n\r\n{}",
+        CHAT "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        CHAT "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        CHAT
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        CHAT "Content-Length: +2\r\n\r\n{}",
+        CHAT HOST "Content-Length: 2\r\n\r\n{}",
+        CHAT "Content-Length : 2\r\n\r\n{}",
+        "GET /health HTTP/1.1\r\n\r\n",
+        "GET /he alth HTTP/1.1\r\n" HOST "\r\n",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(heads); i++) {
+        struct bytes request = {0};
+        bytes_add_text(&request, heads[i]);
+        bytes_add_text(&request, "GET /health HTTP/1.1\r\n" HOST LAST "\r\n");
+        char *answer = ask(&shared, request.data);
+        assert_int_equal(status_of(answer), 400);
+        assert_int_equal(count(answer, "HTTP/1.1 200"), 0);
+        free(answer);
+        bytes_free(&request);
+    }
+}
+
+static void a_large_body_is_refused_before_it_is_read(void **state)
+{
+    (void)state;
+    assert_int_equal(status(&shared, CHAT "Content-Length: 10000000000\r\n\r\n{"), 413);
+    assert_int_equal(
+        status(&shared, CHAT "Content-Length: 99999999999999999999999\r\n\r\n{"), 413);
+    assert_int_equal(status(&shared, CHAT "Expect: 100-continue\r\n"
+                                          "Content-Length: 10000000000\r\n\r\n"),
+                     413);
+}
+
+static void a_chunked_body_is_refused_where_it_passes_the_limit(void **state)
+{
+    (void)state;
+    char chunk[4096 + 8] = "1000\r\n";
+    memset(chunk + 6, ' ', 4096);
+    memcpy(chunk + 6 + 4096, "\r\n", 2);
+    struct bytes out = {0};
+    int fd = dial(&shared);
+    say_text(fd, CHAT "Transfer-Encoding: chunked\r\n\r\n");
+    for (int i = 0; i < 64; i++) say(fd, chunk, sizeof chunk);
+    hear(fd, &out, "\r\n\r\n{\"error\"");
+    assert_int_equal(status_of(out.data), 413);
+    close(fd);
+    bytes_free(&out);
+}
+
+static void a_large_head_is_refused(void **state)
+{
+    (void)state;
+    struct bytes request = {0};
+    bytes_add_text(&request, "GET /health HTTP/1.1\r\n" HOST LAST);
+    for (int i = 0; i < 200; i++) bytes_add_text(&request, "A: b\r\n");
+    bytes_add_text(&request, "\r\n");
+    assert_int_equal(status(&shared, request.data), 431);
+    bytes_free(&request);
+}
+
+static void requests_behind_one_another_are_answered_in_order(void **state)
+{
+    (void)state;
+    struct bytes request = {0};
+    bytes_add_text(&request, chat("", SHORT));
+    bytes_add_text(&request, chat("", "{"));
+    bytes_add_text(&request, "GET /v1/models HTTP/1.1\r\n" HOST LAST "\r\n");
+    char *answer = ask(&shared, request.data), *at = answer;
+    assert_int_equal(count(answer, "HTTP/1.1 "), 3);
+    assert_int_equal(status_of(at), 200);
+    assert_non_null(strstr(at, "ABCD"));
+    assert_int_equal(status_of(at = strstr(at + 1, "HTTP/1.1 ")), 400);
+    assert_int_equal(status_of(strstr(at + 1, "HTTP/1.1 ")), 200);
+    free(answer);
+    bytes_free(&request);
+}
+
+static void a_stream_is_framed_and_ends(void **state)
+{
+    (void)state;
+    char *answer =
+        ask(&shared, chat(LAST, "{" MESSAGES ",\"max_tokens\":3,\"stream\":true}"));
+    assert_int_equal(status_of(answer), 200);
+    assert_non_null(
+        strstr(answer, "\r\nContent-Type: text/event-stream; charset=utf-8\r\n"));
+    assert_int_equal(count(answer, "data: [DONE]\n\n"), 1);
+    free(answer);
+}
+
+static void a_client_that_leaves_or_half_leaves_ends_its_request(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        struct bytes out = {0};
+        int fd = dial(&shared);
+        say_text(fd, chat("", LONG));
+        hear(fd, &out, "data: ");
+        assert_true(metric(&shared, "dormouse_num_requests_running") == 1);
+        if (half)
+            shutdown(fd, SHUT_WR);
+        else
+            close(fd);
+        until_metric(&shared, "dormouse_num_requests_running", 0);
+        if (half) close(fd);
+        bytes_free(&out);
+    }
+}
+
+static void what_comes_too_slowly_is_408(void **state)
+{
+    (void)state;
+    assert_int_equal(status(&shared, "GET /hea"), 408);
+    assert_int_equal(status(&shared, "GET /health HTTP/1.1\r\nHost: "), 408);
+    assert_int_equal(status(&shared, CHAT "Content-Length: 9\r\n\r\n{"), 408);
+}
+
+/* ---- servers of their own ---- */
+
+static void until_the_model_is_loaded_all_is_503(void **state)
+{
+    (void)state;
+    struct server s = server_options();
+    server_listen(&s);
+    char *answer = ask(&s, "GET /health HTTP/1.1\r\n" HOST LAST "\r\n");
+    assert_int_equal(status_of(answer), 503);
+    assert_non_null(strstr(answer, "\"loading\""));
+    free(answer);
+    answer = ask(&s, chat(LAST, SHORT));
+    assert_int_equal(status_of(answer), 503);
+    assert_non_null(strstr(answer, "\r\nRetry-After: "));
+    free(answer);
+    assert_int_equal(status(&s, "GET /v1/models HTTP/1.1\r\n" HOST LAST "\r\n"), 503);
+    assert_int_equal(status(&s, "GET /metrics HTTP/1.1\r\n" HOST LAST "\r\n"), 200);
+    server_load(&s);
+    assert_int_equal(status(&s, chat(LAST, SHORT)), 200);
+    http_drain(s.http);
+    assert_int_equal(status(&s, "GET /health HTTP/1.1\r\n" HOST LAST "\r\n"), 503);
+    assert_int_equal(status(&s, chat(LAST, SHORT)), 503);
+    server_end(&s);
+}
+
+static void with_keys_all_but_health_asks_for_one(void **state)
+{
+    (void)state;
+    static const char file[] = "alice " KEY_A "\nbob " KEY_B "\n";
+    struct server s = server_options();
+    struct err err;
+    assert_int_equal(keys_parse(&s.keys, file, sizeof file - 1, "keys", &err), 0);
+    server_listen(&s);
+
+    static const char *const wrong[] = {
+        "",
+        "Authorization: Bearer\r\n",
+        "Authorization: Bearer wrong-key-0123456789\r\n",
+        "Authorization: Bearer" KEY_A "\r\n",
+        "Authorization: Basic " KEY_A "\r\n",
+        "Authorization: " KEY_A "\r\n",
+        "Authorization: Bearer " KEY_A "\r\nAuthorization: Bearer " KEY_A "\r\n",
+    };
+    static const char *const lines[] = {"GET /v1/models", "GET //v1/models",
+                                        "GET /metrics",   "GET /v1/../metrics",
+                                        "BREW /x",        "GET /"};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+        for (size_t j = 0; j < ARRAY_LEN(lines); j++) {
+            char request[512];
+            snprintf(request, sizeof request, "%s HTTP/1.1\r\n" HOST LAST "%s\r\n",
+                     lines[j], wrong[i]);
+            char *answer = ask(&s, request);
+            assert_int_equal(status_of(answer), 401);
+            assert_non_null(strstr(answer, "\r\nWWW-Authenticate: Bearer\r\n"));
+            assert_null(strstr(answer, KEY_A));
+            free(answer);
+        }
+    assert_int_equal(status(&s, "GET /metrics HTTP/1.1\r\n" HOST LAST
+                                "Authorization: bEARER  " KEY_B "\r\n\r\n"),
+                     200);
+    assert_int_equal(status(&s, "GET /health HTTP/1.1\r\n" HOST LAST "\r\n"), 503);
+    server_end(&s);
+}
+
+static void a_tenant_is_held_to_its_places(void **state)
+{
+    (void)state;
+    struct server s = server_options();
+    s.options.max_per_tenant = 1;
+    server_listen(&s);
+    server_load(&s);
+    struct bytes out = {0};
+    int fd = dial(&s);
+    say_text(fd, chat("", LONG));
+    hear(fd, &out, "data: ");
+    char *answer = ask(&s, chat(LAST, SHORT));
+    assert_int_equal(status_of(answer), 429);
+    assert_non_null(strstr(answer, "\r\nRetry-After: "));
+    free(answer);
+    close(fd);
+    while (status(&s, chat(LAST, SHORT)) != 200) usleep(1000);
+    bytes_free(&out);
+    server_end(&s);
+}
+
+static void at_the_limit_of_connections_an_idle_one_makes_room(void **state)
+{
+    (void)state;
+    struct server s = server_options();
+    s.options.max_connections = 8;
+    server_listen(&s);
+    int idle[64];
+    for (size_t i = 0; i < ARRAY_LEN(idle); i++) {
+        idle[i] = dial(&s);
+        say_text(idle[i], "G");
+    }
+    assert_int_equal(status(&s, "GET /health HTTP/1.1\r\n" HOST LAST "\r\n"), 503);
+    /* The oldest was told that its time is up. */
+    struct bytes out = {0};
+    hear(idle[0], &out, NULL);
+    assert_int_equal(status_of(out.data), 408);
+    bytes_free(&out);
+    for (size_t i = 0; i < ARRAY_LEN(idle); i++) close(idle[i]);
+    server_end(&s);
+}
+
+static void beyond_loopback_it_listens_with_keys_only(void **state)
+{
+    (void)state;
+    struct server s = server_options();
+    struct err err;
+    strcpy(s.options.host, "0.0.0.0");
+    const struct http_options h = {.options = &s.options};
+    assert_int_equal(http_open(&s.http, &h, &err), -EPERM);
+    assert_non_null(strstr(err.msg, "0.0.0.0"));
+    strcpy(s.options.host, "no such host");
+    assert_int_equal(http_open(&s.http, &h, &err), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_path_is_taken_as_it_is_written),
+        cmocka_unit_test(a_wrong_method_is_told_the_right_ones),
+        cmocka_unit_test(a_body_that_is_not_json_by_its_type_is_refused),
+        cmocka_unit_test(
+            a_head_with_two_readings_is_refused_and_nothing_after_it_is_read),
+        cmocka_unit_test(a_large_body_is_refused_before_it_is_read),
+        cmocka_unit_test(a_chunked_body_is_refused_where_it_passes_the_limit),
+        cmocka_unit_test(a_large_head_is_refused),
+        cmocka_unit_test(requests_behind_one_another_are_answered_in_order),
+        cmocka_unit_test(a_stream_is_framed_and_ends),
+        cmocka_unit_test(a_client_that_leaves_or_half_leaves_ends_its_request),
+        cmocka_unit_test(what_comes_too_slowly_is_408),
+        cmocka_unit_test(until_the_model_is_loaded_all_is_503),
+        cmocka_unit_test(with_keys_all_but_health_asks_for_one),
+        cmocka_unit_test(a_tenant_is_held_to_its_places),
+        cmocka_unit_test(at_the_limit_of_connections_an_idle_one_makes_room),
+        cmocka_unit_test(beyond_loopback_it_listens_with_keys_only),
+    };
+    return cmocka_run_group_tests(tests, open_shared, close_shared);
+}
