@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define K_BLOCK    256    // at most; [256][16] f32 is half of a 32 KiB L1
+#define FEW_ROWS   24     // up to here, widening again for each tile is quicker
 #define CHUNK_ROWS 96     // rows that share a widened block
 #define GROUP      8      // panels of one item, at most
 #define ITEM_BYTES 65536  // of weights in one item of few rows, at most
@@ -98,36 +99,34 @@ static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
            ((size_t)panel * m->cols + k) * PANEL * dtype_bytes(m->type);
 }
 
+/* y(rows, 16) = or += x(rows, n_k) w, in tiles of equal height. */
+static void tiles(tile_fn *tile, uint32_t rows, uint32_t n_k, const float *x,
+                  size_t ldx, const void *w, struct target t, bool add)
+{
+    uint32_t n = ceil_div(rows, TILE_ROWS), done = 0;
+    for (uint32_t i = 1; i <= n; i++) {
+        uint32_t next = rows * i / n;
+        tile(next - done, n_k, x + done * ldx, ldx, w, PANEL, t.y + done * t.ldy, t.ldy,
+             add);
+        done = next;
+    }
+}
+
 static void few_rows(void *arg, uint32_t i, uint32_t thread)
 {
     (void)thread;
     const struct matmul_job *j = arg;
     const struct matrix *m = j->m;
-    tile_fn *tile = j->cpu->path->tile[m->type];
     uint32_t end = min(j->panels, (i + 1) * j->group);
     for (uint32_t p = i * j->group; p < end; p++) {
-        float spill[TILE_ROWS * PANEL];
+        float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-            tile(j->rows, min(j->k_block, m->cols - k), j->x + k, m->cols,
-                 block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
+            tiles(j->cpu->path->tile[m->type], j->rows, min(j->k_block, m->cols - k),
+                  j->x + k, m->cols, block_of(m, p, k), t, k > 0);
         }
         copy_spill(j, p, 0, j->rows, spill);
         add_bias(j, p, 0, j->rows);
-    }
-}
-
-/* All rows of a chunk over one widened block of one panel, in tiles of equal height. */
-static void chunk_tiles(const struct matmul_job *j, const float *x, uint32_t rows,
-                        uint32_t n_k, const float *w, struct target t, bool add)
-{
-    tile_fn *tile = j->cpu->path->tile[DTYPE_F32];
-    uint32_t tiles = ceil_div(rows, TILE_ROWS), done = 0;
-    for (uint32_t i = 1; i <= tiles; i++) {
-        uint32_t next = rows * i / tiles;
-        tile(next - done, n_k, x + (size_t)done * LDX, LDX, w, PANEL,
-             t.y + done * t.ldy, t.ldy, add);
-        done = next;
     }
 }
 
@@ -137,6 +136,7 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
     const struct matrix *m = j->m;
     float *wide = cpu_scratch(j->cpu, thread), *spill = wide + K_BLOCK * PANEL;
     float *x = spill + CHUNK_ROWS * PANEL;
+    tile_fn *tile = j->cpu->path->tile[DTYPE_F32];
     uint32_t row = i / j->groups * j->chunk, rows = min(j->chunk, j->rows - row);
     uint32_t first = i % j->groups * j->group, end = min(j->panels, first + j->group);
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
@@ -151,7 +151,7 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
                 j->cpu->path->widen(wide, w, m->type, (size_t)n_k * PANEL);
                 w = wide;
             }
-            chunk_tiles(j, x, rows, n_k, w, target_of(j, p, row, spill), k > 0);
+            tiles(tile, rows, n_k, x, LDX, w, target_of(j, p, row, spill), k > 0);
         }
     }
     for (uint32_t p = first; p < end; p++) {
@@ -175,7 +175,7 @@ static void multiply(struct cpu *c, float *y, const struct matrix *m, const floa
     struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
     j.panels = ceil_div(m->rows, PANEL);
     j.k_block = k_block_of(m->cols);
-    if (rows <= TILE_ROWS) {
+    if (rows <= FEW_ROWS) {
         size_t panel_bytes = (size_t)m->cols * PANEL * dtype_bytes(m->type);
         j.group = group_of(&j, 1, (uint32_t)(ITEM_BYTES / panel_bytes));
         pool_run(c->pool, ceil_div(j.panels, j.group), few_rows, &j);

@@ -51,6 +51,11 @@ ALWAYS_INLINE float max8(__m256 v)
 
 /* ---- tiles ---- */
 
+/* Bytes of weights to ask for ahead of use.  With several rows the arithmetic fills the
+ * window in which the CPU itself looks ahead; with one row it does not, and asking would
+ * only slow it. */
+#define AHEAD 2048
+
 /* The sums of one row.  They are variables of their own rather than an array, which
  * compilers would keep in memory as well as in registers. */
 struct sums {
@@ -83,6 +88,10 @@ ALWAYS_INLINE void tile_of(enum dtype t, const uint32_t rows, uint32_t k,
 {
     struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
     for (uint32_t i = 0; i < k; i++) {
+        if (t != DTYPE_F32 && rows > 1) {
+            _mm_prefetch((const char *)((const uint16_t *)w + i * ldw) + AHEAD,
+                         _MM_HINT_T0);
+        }
         __m256 low = load8(w, t, i * ldw), high = load8(w, t, i * ldw + 8);
         multiply_add(&a, x + i, low, high);
         if (rows > 1) multiply_add(&b, x + ldx + i, low, high);
