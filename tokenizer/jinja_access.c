@@ -179,8 +179,7 @@ struct value value_slice(struct run *r, struct value v, const struct value bound
     slice_bound(r, bound[2], 1, &step);
     if (v.kind == V_UNDEFINED) return run_fail_undefined(r, v);
     if (!is_indexed(v))
-        return run_fail_type(r, "'%s' object is not subscriptable by slices",
-                             value_type_name(v));
+        return run_fail_type(r, "'%s' object cannot be sliced", value_type_name(v));
     if (r->rc) return value_undefined();
     if (step == 0) return run_fail(r, "ValueError", "slice step cannot be zero");
     size_t first;

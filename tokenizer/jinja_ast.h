@@ -117,7 +117,8 @@ struct macro_def {
     struct expr **defaults;  // NULL where a parameter has none
     size_t n;
     struct block body;
-    bool uses_varargs, uses_kwargs, uses_caller;
+    bool uses_varargs, uses_kwargs, uses_caller;  // also macros defined within
+    struct macro_def *around;
 };
 
 struct stmt {

@@ -94,8 +94,9 @@ static bool bind_named(struct run *r, const struct macro_def *def,
 
 /* Bind the parameters in the macro's own scope, which is the current one. */
 static bool bind_params(struct run *r, const struct macro_def *def,
-                        const struct call_args *args, struct value caller)
+                        const struct call_args *args)
 {
+    struct value caller = {.kind = V_ABSENT};
     struct value *given = run_alloc(r, def->n * sizeof *given);
     struct list *rest = list_new(r, args->n > def->n ? args->n - def->n : 0);
     struct dict *kwargs = dict_new(r, 0);
@@ -128,30 +129,23 @@ static bool bind_params(struct run *r, const struct macro_def *def,
 }
 
 static SMALL_FRAME struct value call_macro(struct run *r, const struct macro *m,
-                                           const struct call_args *args,
-                                           struct value caller)
+                                           const struct call_args *args)
 {
     const struct str *text = &str_empty;
     struct scope *around = r->scope;
     if (!run_enter(r)) return value_undefined();
-    if (caller.kind != V_ABSENT && !m->def->uses_caller)
-        run_fail_type(r, "macro '%.*s' takes no caller", str_clip(m->def->name, 60),
-                      m->def->name->bytes);
     r->scope = run_push_scope(r, m->scope);
-    if (bind_params(r, m->def, args, caller)) text = exec_captured(r, &m->def->body);
+    if (bind_params(r, m->def, args)) text = exec_captured(r, &m->def->body);
     r->scope = around;
     run_leave(r);
     return value_str(text);
 }
 
-struct value call_value(struct run *r, struct value f, const struct call_args *args,
-                        struct value caller)
+struct value call_value(struct run *r, struct value f, const struct call_args *args)
 {
     if (r->rc) return value_undefined();
-    if (f.kind == V_MACRO) return call_macro(r, f.macro, args, caller);
-    if (caller.kind != V_ABSENT)
-        return run_fail_type(r, "a call block calls something that is no macro");
     switch (f.kind) {
+    case V_MACRO: return call_macro(r, f.macro, args);
     case V_FUNCTION: return builtin_call(r, f.function, value_none(), args);
     case V_METHOD: return builtin_call(r, f.method->function, f.method->self, args);
     case V_LOOP:

@@ -141,7 +141,7 @@ static SMALL_FRAME struct value eval_call(struct run *r, const struct expr *e)
     struct value f = eval(r, e->left);
     if (r->rc || !eval_args(r, e->args, &args)) return value_undefined();
     r->line = e->line;
-    return call_value(r, f, &args, (struct value){.kind = V_ABSENT});
+    return call_value(r, f, &args);
 }
 
 /* A filter or a test. */

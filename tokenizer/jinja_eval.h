@@ -31,9 +31,7 @@ struct value value_attribute(struct run *r, struct value v, const struct str *na
 struct value value_item(struct run *r, struct value v, struct value key);
 struct value value_slice(struct run *r, struct value v, const struct value bound[3]);
 
-/* `caller` is V_ABSENT but for call blocks. */
-struct value call_value(struct run *r, struct value f, const struct call_args *args,
-                        struct value caller);
+struct value call_value(struct run *r, struct value f, const struct call_args *args);
 
 /* A for loop under way.  Items that a condition rules out are passed over only when the
  * next one is asked for, since the condition may depend on what the body does. */

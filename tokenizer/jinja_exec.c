@@ -166,16 +166,21 @@ static void exec_loop(struct run *r, const struct stmt *s, struct value iterable
                        .index0 = SIZE_MAX,
                        .depth0 = depth0};
     const struct value loop = {.kind = V_LOOP, .loop = l};
+    bool finished = false;  // any of the bodies, without a jump: Jinja asks no more
     while (r->flow != FLOW_BREAK && loop_advance(r, l)) {
         r->scope = run_push_scope(r, outer);
         assign(r, s->target, l->current);
         run_bind(r, r->t->known[NAME_LOOP], loop);
         exec_block(r, &s->body);
+        if (r->flow == FLOW_ON) finished = true;
         if (r->flow == FLOW_CONTINUE) r->flow = FLOW_ON;
     }
     r->scope = outer;
     r->flow = FLOW_ON;
-    if (l->index0 == SIZE_MAX) exec_block(r, &s->other);
+    if (finished) return;
+    r->scope = run_push_scope(r, outer);
+    exec_block(r, &s->other);
+    r->scope = outer;
 }
 
 static SMALL_FRAME void exec_for(struct run *r, const struct stmt *s)
@@ -221,13 +226,24 @@ static SMALL_FRAME struct value new_macro(struct run *r, const struct macro_def 
     return (struct value){.kind = V_MACRO, .macro = m};
 }
 
+/* The body goes to the call as one more named argument. */
+static bool add_caller(struct run *r, struct call_args *args, struct value caller)
+{
+    struct pair *named = run_alloc(r, (args->n_named + 1) * sizeof *named);
+    if (!named) return false;
+    for (size_t i = 0; i < args->n_named; i++) named[i] = args->named[i];
+    named[args->n_named++] = (struct pair){value_str(r->t->known[NAME_CALLER]), caller};
+    args->named = named;
+    return true;
+}
+
 static SMALL_FRAME void exec_call(struct run *r, const struct stmt *s)
 {
     struct call_args args;
     struct value f = eval(r, s->expr->left);
     if (r->rc || !eval_args(r, s->expr->args, &args)) return;
-    struct value caller = new_macro(r, s->macro);
-    builder_value(r->out, call_value(r, f, &args, caller));
+    if (!add_caller(r, &args, new_macro(r, s->macro))) return;
+    builder_value(r->out, call_value(r, f, &args));
 }
 
 static SMALL_FRAME void exec_filter(struct run *r, const struct stmt *s)

@@ -31,6 +31,21 @@ static struct value sort_key(struct run *r, struct value item, struct value attr
     return item;
 }
 
+/* One key for each of the attributes "a,b.c". */
+static struct value sort_keys(struct run *r, struct value item, const struct str *names,
+                              bool case_sensitive)
+{
+    struct list *keys = list_new(r, 1);
+    for (size_t from = 0; keys && from <= names->n && !r->rc;) {
+        const char *comma = memchr(names->bytes + from, ',', names->n - from);
+        size_t to = comma ? (size_t)(comma - names->bytes) : names->n;
+        struct value name = value_str(str_slice(r, names, from, to));
+        list_push(r, keys, sort_key(r, item, name, case_sensitive));
+        from = to + 1;
+    }
+    return keys ? value_list(keys) : value_undefined();
+}
+
 /* Merge sort: equal elements keep their order, also in reverse. */
 static void sort_entries(struct run *r, struct entry *e, struct entry *spare, size_t n,
                          bool reverse)
@@ -59,9 +74,13 @@ static struct list *sorted(struct run *r, const struct list *l, struct value att
     struct entry *e = run_alloc(r, l->n * sizeof *e);
     struct entry *spare = run_alloc(r, l->n * sizeof *e);
     if (!out || !e || !spare) return NULL;
-    for (size_t i = 0; i < l->n && !r->rc; i++)
-        e[i] = (struct entry){sort_key(r, l->items[i], attribute, case_sensitive),
-                              l->items[i]};
+    for (size_t i = 0; i < l->n && !r->rc; i++) {
+        struct value item = l->items[i];
+        struct value key = attribute.kind == V_STRING
+                               ? sort_keys(r, item, attribute.s, case_sensitive)
+                               : sort_key(r, item, attribute, case_sensitive);
+        e[i] = (struct entry){key, item};
+    }
     if (r->rc) return NULL;
     sort_entries(r, e, spare, l->n, reverse);
     for (size_t i = 0; i < l->n && !r->rc; i++) out->items[out->n++] = e[i].item;

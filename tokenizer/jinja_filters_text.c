@@ -102,7 +102,10 @@ static size_t put_line(struct builder *b, const struct str *s, size_t from,
 FILTER(do_indent)
 {
     (void)all;
-    const struct str *s = str_from(r, v), *indention;
+    if (v.kind == V_UNDEFINED) return run_fail_undefined(r, v);
+    if (v.kind != V_STRING)
+        return run_fail_type(r, "indent takes a string, not '%s'", value_type_name(v));
+    const struct str *s = v.s, *indention;
     struct builder spaces, b;
     builder_init(&spaces, r);
     builder_init(&b, r);

@@ -130,6 +130,8 @@ static void put_percent(struct builder *b, struct value v, struct spec *spec)
     struct builder text;
     wide i = 0;
     builder_init(&text, b->r);
+    bool number = spec->type && strchr("diuxXofFeEgG", spec->type);
+    if (!spec->align && !(number && spec->zero)) spec->align = '>';
     switch (spec->type) {
     case 's': put_text(b, str_from(b->r, v), spec); return;
     case 'r':
@@ -212,6 +214,13 @@ static const char *percent_field(struct builder *b, const struct str *s, const c
     return p;
 }
 
+/* What can be indexed may stay unused. */
+static bool has_items(struct value v)
+{
+    size_t n;
+    return value_length(v, &n);
+}
+
 struct value str_format_percent(struct run *r, const struct str *s, struct value values)
 {
     struct builder b;
@@ -223,8 +232,9 @@ struct value str_format_percent(struct run *r, const struct str *s, struct value
         builder_slice(&b, s, (size_t)(p - s->bytes), (size_t)(to - s->bytes));
         p = field ? percent_field(&b, s, field + 1, values, &next) : end;
     }
-    bool left = values.kind == V_TUPLE ? next < values.list->n
-                                       : values.kind != V_DICT && next == 0;
+    bool left = values.kind == V_TUPLE    ? next < values.list->n
+                : values.kind == V_STRING ? next == 0
+                                          : next == 0 && !has_items(values);
     if (left && !r->rc)
         return run_fail_type(r, "not all arguments converted during string formatting");
     return value_str(builder_done(&b));
@@ -258,24 +268,28 @@ static bool read_spec(struct run *r, const char *p, const char *end, struct spec
     return false;
 }
 
+/* format(v, spec) of a spec that is not empty. */
 static void put_braced(struct builder *b, struct value v, struct spec *spec)
 {
-    bool integral = value_is_integral(v) && v.kind != V_BOOL;
     if (spec->type && strchr("fFeEgG%", spec->type) && value_is_number(v)) {
         put_float(b, v, spec);
-    } else if (integral && (!spec->type || strchr("dxXob", spec->type))) {
+    } else if (value_is_integral(v) && (!spec->type || strchr("dxXob", spec->type))) {
         put_int(b, v, spec);
     } else if (v.kind == V_FLOAT && !spec->type && spec->precision >= 0) {
         spec->type = 'g';
         put_float(b, v, spec);
-    } else if (!spec->type || (spec->type == 's' && v.kind == V_STRING)) {
-        if (value_is_number(v))
-            put_padded(b, str_from(b->r, v), spec, true);
-        else
-            put_text(b, str_from(b->r, v), spec);
+    } else if (v.kind == V_FLOAT && !spec->type) {
+        put_padded(b, str_from(b->r, v), spec, true);
+    } else if (v.kind == V_STRING && (!spec->type || spec->type == 's') &&
+               !spec->sign && !spec->comma) {
+        put_text(b, v.s, spec);
+    } else if (v.kind == V_STRING || value_is_number(v)) {
+        run_fail(b->r, "ValueError",
+                 "a format that does not suit an object of type '%s'",
+                 value_type_name(v));
     } else {
-        run_fail(b->r, "ValueError", "unknown format code '%c' for object of type '%s'",
-                 spec->type, value_type_name(v));
+        run_fail_type(b->r, "unsupported format string passed to %s.__format__",
+                      value_type_name(v));
     }
 }
 
@@ -334,7 +348,10 @@ static void put_field(struct builder *b, const struct str *s, size_t from, size_
     }
     if (at < to && s->bytes[at] == ':') at++;
     struct spec spec;
-    if (read_spec(r, s->bytes + at, s->bytes + to, &spec)) put_braced(b, v, &spec);
+    if (at == to)
+        builder_value(b, v);
+    else if (read_spec(r, s->bytes + at, s->bytes + to, &spec))
+        put_braced(b, v, &spec);
 }
 
 struct value str_format_braces(struct run *r, const struct str *s,

@@ -29,13 +29,15 @@ FUNCTION(do_range)
     if (step == 0) return run_fail(r, "ValueError", "range() arg 3 must not be zero");
     wide n = step > 0 ? (stop > start ? (stop - start - 1) / step + 1 : 0)
                       : (stop < start ? (start - stop - 1) / -step + 1 : 0);
-    if (n > MAX_RANGE || start > far || start < -far || step > far || step < -far)
+    bool wild = start > far || start < -far || stop > far || stop < -far ||
+                step > far || step < -far;
+    if (n > MAX_RANGE || wild)
         return run_fail(r, "OverflowError",
                         "Range too big. The sandbox blocks ranges larger than "
                         "MAX_RANGE (100000).");
     struct range_value *g = run_alloc(r, sizeof *g);
     if (!g) return value_undefined();
-    *g = (struct range_value){(int64_t)start, (int64_t)step, (size_t)n};
+    *g = (struct range_value){(int64_t)start, (int64_t)stop, (int64_t)step, (size_t)n};
     return (struct value){.kind = V_RANGE, .range = g};
 }
 

@@ -171,12 +171,12 @@ static bool parse_params(struct parser *p, struct macro_def *m)
 
 static bool parse_macro_body(struct parser *p, struct macro_def *m, const char *end)
 {
-    struct macro_def *around = p->macro;
     unsigned loops = p->loops;
+    m->around = p->macro;
     p->macro = m;
     p->loops = 0;
     m->body = parse_body(p, end);
-    p->macro = around;
+    p->macro = m->around;
     p->loops = loops;
     if (p->rc) return false;
     p->at++;
@@ -195,7 +195,7 @@ static struct stmt *parse_call_block(struct parser *p, struct stmt *s)
 {
     p->at++;
     struct macro_def *m = s->macro = parse_alloc(p, sizeof *m);
-    if (!m || !(m->name = parse_intern(p, "caller", 6))) return NULL;
+    if (!m || !(m->name = parse_intern(p, "anonymous", 9))) return NULL;
     if (parse_at_op(p, '(') && !parse_params(p, m)) return NULL;
     s->expr = parse_expression(p);
     if (!p->rc && s->expr->kind != E_CALL)
@@ -277,7 +277,10 @@ static struct stmt *parse_tag(struct parser *p)
         return s ? tags[i].parse(p, s) : NULL;
     }
     char what[48];
-    return parse_fail(p, line, "the tag %s is not supported here",
+    bool stray = p->at->n > 2 && (memcmp(p->at->text, "end", 3) == 0 ||
+                                  memcmp(p->at->text, "els", 3) == 0 ||
+                                  memcmp(p->at->text, "eli", 3) == 0);
+    return parse_fail(p, line, stray ? "a stray %s" : "the tag %s is not supported",
                       parse_describe(p->at, what));
 }
 

@@ -28,7 +28,7 @@ static struct expr *parse_word(struct parser *p)
     }
     struct expr *e = parse_node(p, E_NAME);
     if (!e || !(e->name = parse_name(p))) return NULL;
-    for (struct macro_def *m = p->macro; m; m = NULL) {
+    for (struct macro_def *m = p->macro; m; m = m->around) {
         m->uses_varargs |= str_is(e->name, "varargs");
         m->uses_kwargs |= str_is(e->name, "kwargs");
         m->uses_caller |= str_is(e->name, "caller");

@@ -126,7 +126,7 @@ static void put_named(struct builder *b, const char *what, const char *name, siz
 static void put_range(struct builder *b, const struct range_value *g)
 {
     char out[80];
-    long long stop = (long long)(g->start + g->step * (int64_t)g->n);
+    long long stop = (long long)g->stop;
     if (g->step == 1)
         snprintf(out, sizeof out, "range(%lld, %lld)", (long long)g->start, stop);
     else

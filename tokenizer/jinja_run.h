@@ -17,7 +17,7 @@
 /* How deep expressions and statements may nest while they are evaluated, macros that
  * call each other included: with room to spare on a stack of 256 KiB, in a sanitizer
  * build too. */
-#define RUN_MAX_DEPTH 120
+#define RUN_MAX_DEPTH 160
 
 struct binding {
     const struct str *name;  // interned: compared by address

@@ -98,7 +98,7 @@ struct dict {
 };
 
 struct range_value {
-    int64_t start, step;
+    int64_t start, stop, step;
     size_t n;
 };
 

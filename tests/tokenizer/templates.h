@@ -23,8 +23,7 @@ static inline int templates_try(const char *source, const char *context,
 {
     struct chat_template *t = NULL;
     int rc = chat_open(&t, source, strlen(source), "<s>", "</s>", err);
-    if (rc == 0)
-        rc = chat_render(t, context, strlen(context), TEMPLATES_NOW, out, err);
+    if (rc == 0) rc = chat_render(t, context, strlen(context), TEMPLATES_NOW, out, err);
     chat_close(t);
     return rc;
 }

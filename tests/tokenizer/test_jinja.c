@@ -4,8 +4,6 @@
 #include "tests/tokenizer/templates.h"
 #include "tokenizer/jinja.h"
 
-#include <pthread.h>
-
 /* ---- against Jinja 3.1 -------------------------------------------------------- */
 
 struct outcome {
@@ -24,8 +22,8 @@ static void run_case(struct outcome *o, const char *source, size_t n,
         o->kind = "syntax";
         return;
     }
-    struct jinja_input in = {.context = context, .context_size = 1000,
-                             .now = TEMPLATES_NOW};
+    struct jinja_input in = {
+        .context = context, .context_size = 1000, .now = TEMPLATES_NOW};
     if (jinja_render(t, &in, &o->text, &o->fault) != 0) o->kind = o->fault.kind;
     jinja_free(t);
 }
