@@ -211,15 +211,15 @@ static void look_after(struct engine *e, uint64_t now)
 static void *engine_main(void *arg)
 {
     struct engine *e = arg;
-    while (!mailbox_over(&e->mailbox)) {
+    for (bool computed = true; !mailbox_over(&e->mailbox);) {
+        bool idle = e->sched.oldest == SCHED_NONE;
+        if (!computed) mailbox_wait(&e->mailbox, idle ? -1 : POLL_MS);
         take_requests(e);
         uint64_t now = engine_clock();
         look_after(e, now);
-        bool computed = engine_step(e, now);
+        computed = engine_step(e, now);
         engine_publish(e);
-        bool idle = e->sched.oldest == SCHED_NONE;
-        if (!idle && e->o.tick) e->o.tick(e->o.tick_arg);
-        if (!computed) mailbox_wait(&e->mailbox, idle ? -1 : POLL_MS);
+        if (e->sched.oldest != SCHED_NONE && e->o.tick) e->o.tick(e->o.tick_arg);
     }
     return NULL;
 }

@@ -28,6 +28,7 @@ struct order {
     uint64_t finished;  // bit c: choice c has got its last event
     uint64_t completion_tokens;
     uint64_t full_since;  // nanoseconds; 0: there is room in the outbox
+    bool failed;          // the model's numbers for it were none
     bool prompt_begun;    // the event of the first prompt token has been given
 };
 

@@ -5,10 +5,12 @@
 
 /* ---- before the model ---- */
 
-static void begin_voices(struct engine *e, const struct sched_step *p, uint64_t now)
+/* Those that took a place in this step, from the `done`-th on. */
+static void begin_voices(struct engine *e, const struct sched_step *p, uint32_t done,
+                         uint64_t now)
 {
     size_t text = gate_bytes(e->o.tokenizer);
-    for (uint32_t i = 0; i < p->n_started; i++) {
+    for (uint32_t i = done; i < p->n_started; i++) {
         uint32_t seq = p->started[i];
         struct request *r = e->orders[e->sched.seqs[seq].job].r;
         struct voice *v = &e->voices[seq];
@@ -146,22 +148,30 @@ static int settle(struct engine *e, const struct sched_item *it, const float *lo
         if (at + 1 < o->r->n_ids) rc = score(e, job, at, logits);
         if (rc < 0) return rc;
     }
+    uint32_t begun = e->sched.step.n_started;
     sched_computed(&e->sched, it);
+    begin_voices(e, &e->sched.step, begun, now);
     return q->n_computed < q->n_known ? 0 : choose(e, it->seq, logits - vocab, now);
 }
 
+/* A job that failed is ended when all are settled, as places must not change hands. */
 static void settle_all(struct engine *e, const struct sched_step *p,
                        const float *logits, uint64_t now)
 {
     size_t vocab = e->o.model->config.vocab;
+    bool any_failed = false;
     for (uint32_t i = 0; i < p->n_items; i++) {
         const struct sched_item *it = &p->items[i];
-        /* Not of a job that an item before has ended. */
-        if (e->sched.seqs[it->seq].state == SEQ_RUNNING &&
-            settle(e, it, logits, now) < 0)
-            engine_end(e, e->sched.seqs[it->seq].job, FINISH_ERROR, 500,
-                       "the model computed something that is not a number");
+        struct order *o = &e->orders[e->sched.seqs[it->seq].job];
+        if (!o->failed && settle(e, it, logits, now) < 0) o->failed = any_failed = true;
         logits += (it->from + it->n - it->logits_from) * vocab;
+    }
+    for (uint32_t job = e->sched.oldest, next; any_failed && job != SCHED_NONE;
+         job = next) {
+        next = e->sched.jobs[job].younger;
+        if (e->orders[job].failed)
+            engine_end(e, job, FINISH_ERROR, 500,
+                       "the model computed something that is not a number");
     }
 }
 
@@ -180,7 +190,7 @@ bool engine_step(struct engine *e, uint64_t now)
         return false;
     }
     const struct sched_step *p = sched_plan(&e->sched, now);
-    begin_voices(e, p, now);
+    begin_voices(e, p, 0, now);
     metrics_count(e->o.metrics, COUNTER_PREEMPTIONS, p->n_put_back);
     if (p->n_rows == 0) return false;
 

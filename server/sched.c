@@ -118,16 +118,6 @@ void sched_remove(struct sched *s, uint32_t job)
 
 /* ---- what came of a step ---- */
 
-void sched_computed(struct sched *s, const struct sched_item *item)
-{
-    struct sched_seq *q = &s->seqs[item->seq];
-    struct sched_job *j = &s->jobs[q->job];
-    assert(q->state == SEQ_RUNNING && q->n_computed == item->from);
-    q->n_computed = item->from + item->n;
-    if (j->n_scored < j->to_score && q->n_computed > j->n_scored)
-        j->n_scored = q->n_computed < j->to_score ? q->n_computed : j->to_score;
-}
-
 void sched_append(struct sched *s, uint32_t seq)
 {
     struct sched_seq *q = &s->seqs[seq];

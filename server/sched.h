@@ -1,7 +1,8 @@
 /* sched.h - what the next step computes, and who gets blocks for it.
  *
  * Owns     jobs (requests), sequences (their choices), and every block table.
- * Caller   the engine: adds jobs, asks for a plan, computes it, says what came of it.
+ * Caller   the engine: adds jobs, asks for a plan, computes it, says what came of each
+ *          item, and frees and removes only then.
  * Pure     decisions are functions of this state and of `now`: no I/O, no clock, no
  *          threads.  Nothing decided here changes a logit, as the kernels are exact.
  * Memory   all taken by sched_open().
@@ -28,8 +29,9 @@
  *      those with least left to do.  So a long prompt never waits for ever, and a short
  *      one does not wait for a long one.  Where half is less than SCHED_MIN_CHUNK, the two
  *      take turns.
- *   3. The first choice of a job computes the prompt; the others begin when it is there,
- *      share its blocks, and compute its last token again for logits of their own.
+ *   3. The first choice of a job computes the prompt; the others begin at the moment it is
+ *      there (those that find place and blocks), share its blocks, and compute its last
+ *      token again for logits of their own.
  *
  * Room
  *   4. A sequence starts when a place is free and the pool has blocks for all it knows
@@ -106,7 +108,7 @@ struct sched_step {
     struct sched_item *items;  // (max_running)
     uint32_t n_items, n_rows;
     uint32_t n_decode;  // rows that continue a reply; the rest is prefill
-    uint32_t *started;  // (max_running) sequences that took a place in this plan
+    uint32_t *started;  // (max_running) sequences that took a place since it was begun
     uint32_t n_started;
     uint32_t n_put_back;
 };
@@ -141,7 +143,8 @@ void sched_remove(struct sched *s, uint32_t job);
 
 /* Decide the next step; valid until the next call.  No rows: nothing can be computed. */
 const struct sched_step *sched_plan(struct sched *s, uint64_t now);
-/* The rows of an item have been computed, and the scores among them given out. */
+/* The rows of an item have been computed, and the scores among them given out.  May add
+ * to the step's `started`, so that those run in the next one. */
 void sched_computed(struct sched *s, const struct sched_item *item);
 void sched_append(struct sched *s, uint32_t seq);  // a token was sampled
 void sched_end(struct sched *s, uint32_t seq);     // the reply is over

@@ -172,11 +172,27 @@ static enum verdict restart(struct sched *s, uint32_t job, uint64_t now,
     return all;
 }
 
-static void take_place(struct sched *s, uint32_t seq)
+/* The next choice that never ran, at a place that is free; it takes it if it starts. */
+static struct sched_seq *next_choice(struct sched *s, uint32_t job)
 {
-    struct sched_seq *q = &s->seqs[seq];
+    const struct sched_job *j = &s->jobs[job];
+    if (j->n_started == j->n_choices || s->n_places == 0) return NULL;
+    struct sched_seq *q = s->seqs;
+    while (q->state != SEQ_FREE) q++;
+    *q = (struct sched_seq){
+        .job = job,
+        .choice = j->n_started,
+        .n_known = j->n_prompt,
+        .table = q->table,
+        .next = SCHED_NONE,
+    };
+    return q;
+}
+
+static void take_place(struct sched *s, const struct sched_seq *q)
+{
     struct sched_job *j = &s->jobs[q->job];
-    uint32_t *link = &j->first_seq;
+    uint32_t seq = (uint32_t)(q - s->seqs), *link = &j->first_seq;
     while (*link != SCHED_NONE) link = &s->seqs[*link].next;
     *link = seq;
     j->n_started++;
@@ -184,27 +200,14 @@ static void take_place(struct sched *s, uint32_t seq)
     s->step.started[s->step.n_started++] = seq;
 }
 
-/* Choices that never ran. */
 static enum verdict begin(struct sched *s, uint32_t job, uint64_t now)
 {
-    struct sched_job *j = &s->jobs[job];
-    while (j->n_started < j->n_choices) {
-        if (s->n_places == 0) return NOT_YET;  // the next free one is its own, by age
-        uint32_t i = 0;
-        while (s->seqs[i].state != SEQ_FREE) i++;
-        struct sched_seq *q = &s->seqs[i];
-        *q = (struct sched_seq){
-            .job = job,
-            .choice = j->n_started,
-            .n_known = j->n_prompt,
-            .table = q->table,
-            .next = SCHED_NONE,
-        };
-        enum verdict v = try_start(s, q, j->since, now);
+    for (struct sched_seq *q; (q = next_choice(s, job)) != NULL;) {
+        enum verdict v = try_start(s, q, s->jobs[job].since, now);
         if (v != STARTED) return v;
-        take_place(s, i);
+        take_place(s, q);
     }
-    return STARTED;
+    return STARTED;  // or it lacks a place: the next free one is its own, by age
 }
 
 static void plan_starts(struct sched *s, uint64_t now)
@@ -219,6 +222,26 @@ static void plan_starts(struct sched *s, uint64_t now)
         }
         if (v == NO_ROOM && now - since >= SCHED_PASS_NS) return;
     }
+}
+
+/* Rule 3: at once, as the first choice may be over with its first token. */
+static void begin_others(struct sched *s, const struct sched_seq *first)
+{
+    for (struct sched_seq *q; (q = next_choice(s, first->job)) != NULL;) {
+        if (!start(s, q, first, q->n_known - 1)) return;
+        take_place(s, q);
+    }
+}
+
+void sched_computed(struct sched *s, const struct sched_item *item)
+{
+    struct sched_seq *q = &s->seqs[item->seq];
+    struct sched_job *j = &s->jobs[q->job];
+    assert(q->state == SEQ_RUNNING && q->n_computed == item->from);
+    q->n_computed = item->from + item->n;
+    if (j->n_scored < j->to_score && q->n_computed > j->n_scored)
+        j->n_scored = q->n_computed < j->to_score ? q->n_computed : j->to_score;
+    if (q->n_computed >= j->n_prompt) begin_others(s, q);
 }
 
 /* ---- prefill (rules 1 and 2) ---- */

@@ -63,7 +63,7 @@ static const struct sched_step *step(struct world *w, uint64_t ns)
 {
     struct sched *s = &w->s;
     const struct sched_step *p = sched_plan(s, w->now);
-    uint32_t rows = 0, logits = 0;
+    uint32_t rows = 0, logits = 0, ended[16], n_ended = 0;
     assert_true(p->n_rows <= s->o.step_tokens && p->n_items <= s->o.max_running);
     w->now += ns;
     for (uint32_t i = 0; i < p->n_items; i++) {
@@ -85,11 +85,17 @@ static const struct sched_step *step(struct world *w, uint64_t ns)
         w->replied[j]++;
         if (q->n_known - s->jobs[j].n_prompt + 1 >= w->max_tokens[j]) {
             sched_end(s, it.seq);
-            sched_free(s, it.seq);
-            if (s->jobs[j].n_ended == s->jobs[j].n_choices) sched_remove(s, j);
+            ended[n_ended++] = it.seq;
         } else {
             sched_append(s, it.seq);
         }
+    }
+    assert_true(p->n_started <= s->o.max_running);
+    for (uint32_t i = 0; i < n_ended; i++) {
+        uint32_t j = s->seqs[ended[i]].job;
+        sched_free(s, ended[i]);
+        bool over = s->jobs[j].n_ended == s->jobs[j].n_choices;
+        if (over && s->jobs[j].first_seq == SCHED_NONE) sched_remove(s, j);
     }
     assert_int_equal(rows, p->n_rows);
     assert_true(logits <= s->o.max_logits);
@@ -215,6 +221,18 @@ static void choices_share_the_prompt_and_its_blocks(void **state)
         assert_int_equal(w.n_rows[j], prompt + 3 + 4 * 19);
         close_world(&w);
     }
+}
+
+static void a_prompt_is_computed_once_though_replies_end_at_once(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, 64, (struct sched_options){.max_running = 8, .step_tokens = 128});
+    uint32_t j = add(&w, 500, 4, 1);
+    finish_all(&w, MS);
+    assert_int_equal(w.n_rows[j], 500 + 3);
+    assert_int_equal(w.replied[j], 4);
+    close_world(&w);
 }
 
 static void a_job_of_more_choices_than_places_ends_too(void **state)
@@ -455,6 +473,7 @@ int main(void)
         cmocka_unit_test(
             short_prompts_do_not_wait_for_a_long_one_nor_the_long_one_for_them),
         cmocka_unit_test(choices_share_the_prompt_and_its_blocks),
+        cmocka_unit_test(a_prompt_is_computed_once_though_replies_end_at_once),
         cmocka_unit_test(a_job_of_more_choices_than_places_ends_too),
         cmocka_unit_test(what_the_pool_just_holds_runs_to_its_end),
         cmocka_unit_test(the_youngest_gives_way_and_everyone_ends),
