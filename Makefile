@@ -92,12 +92,22 @@ $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,ser
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(LDLIBS) -o $@
 
-$(BUILD)/tests/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(foreach r,$(ROOMS),$(call src_of,$r))
-	$(say) FUZZ $@
+# Fuzzers share objects of their own: clang's, watched for coverage.
+FUZZ_FLAGS = -std=c17 -D_GNU_SOURCE -I. -g -O1 -ffp-contract=off -pthread \
+             -fno-sanitize-recover=all
+FUZZ_OBJS := $(foreach r,$(ROOMS),$(patsubst %,$(BUILD)/fuzz/%.o,$(call src_of,$r)))
+
+$(BUILD)/fuzz/kernels/cpu/%_avx2.c.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/fuzz/%.c.o: %.c
+	$(say) FUZZ $<
 	@mkdir -p $(@D)
-	$(Q)$(CLANG) -std=c17 -D_GNU_SOURCE -I. -g -O1 -ffp-contract=off -pthread \
-	    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    $(PKG_CFLAGS) $^ $(PKG_LIBS) $(LDLIBS) -o $@
+	$(Q)$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link,address,undefined $(PKG_CFLAGS) \
+	    -MMD -MP -c $< -o $@
+
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.c.o $(FUZZ_OBJS)
+	$(say) LINK $@
+	@mkdir -p $(@D)
+	$(Q)$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ $(PKG_LIBS) $(LDLIBS) -o $@
 
 # The instruction set is asked for file by file; cpu_open chooses among them at run time.
 $(BUILD)/kernels/cpu/%_avx2.c.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
