@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+PRINTF_LIKE(4, 0)
 static void fail_va(struct run *r, int rc, const char *kind, const char *fmt,
                     va_list ap)
 {
