@@ -42,7 +42,8 @@ uint32_t tokenizer_size(const struct tokenizer *t);
  * spans (ascending, disjoint): there, text stays text.  So what a user wrote is handed
  * over as a plain span and can never become a control token.
  * Nothing is put in front or behind; see tokenizer_prefix().  -ENOMEM; -E2BIG when
- * more than `max_ids` ids would be appended (0: no limit), out then holds some of them. */
+ * more than `max_ids` ids would be appended (0: no limit), or the file's patterns take
+ * more work than any real one does; out then holds some of the ids. */
 NODISCARD int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
                                const struct text_span *plain, size_t n_plain,
                                size_t max_ids, struct token_list *out, struct err *err);

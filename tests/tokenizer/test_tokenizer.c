@@ -345,6 +345,36 @@ static void no_word_of_a_text_is_a_control_token(void **state)
     tokenizer_close(t);
 }
 
+#define SMALL_WITH_ADDED(added)                                                        \
+    "{\"added_tokens\":[" added                                                        \
+    "],\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"\xc4\xa0\":2},"                         \
+    "\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":"   \
+    "false},\"decoder\":{\"type\":\"ByteLevel\"}}"
+
+static void blanks_that_a_token_has_eaten_are_no_token_again(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_small(SMALL_WITH_ADDED(
+        "{\"id\":3,\"content\":\" \",\"lstrip\":true,\"rstrip\":true}"));
+    expect_ids(t, "a    b", "0 3 1");
+    tokenizer_close(t);
+}
+
+static void a_raw_blank_and_the_one_of_the_alphabet_are_two_tokens(void **state)
+{
+    (void)state;
+    struct tokenizer *t =
+        open_small(SMALL_WITH_ADDED("{\"id\":3,\"content\":\"  \"},"
+                                    "{\"id\":4,\"content\":\" b\",\"special\":true}"));
+    expect_ids(t, "a a  a b", "0 2 0 3 0 4");
+    struct text_span plain = {0, 4};
+    struct token_list l = golden_encode(t, "a  b", 4, &plain, 1);
+    assert_int_equal(l.n, 3);
+    assert_int_equal(l.ids[1], 3);
+    token_list_free(&l);
+    tokenizer_close(t);
+}
+
 static void max_ids_is_a_limit(void **state)
 {
     (void)state;
@@ -483,6 +513,8 @@ int main(void)
         cmocka_unit_test(an_unknown_byte_becomes_the_unknown_token),
         cmocka_unit_test(ids_may_have_holes_and_any_id_may_be_asked_for),
         cmocka_unit_test(no_word_of_a_text_is_a_control_token),
+        cmocka_unit_test(blanks_that_a_token_has_eaten_are_no_token_again),
+        cmocka_unit_test(a_raw_blank_and_the_one_of_the_alphabet_are_two_tokens),
         cmocka_unit_test(max_ids_is_a_limit),
         cmocka_unit_test(a_megabyte_of_anything_is_encoded_and_comes_back),
         cmocka_unit_test(a_pattern_that_needs_too_much_work_fails),
