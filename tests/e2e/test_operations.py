@@ -140,13 +140,13 @@ def check_metrics(text):
 def test_metrics_add_up_and_never_go_down(tmp_path):
     name = 'quote" back\\slash'
     with Server("tiny-rand", "--name", name) as server:
-        stop, scrapes = threading.Event(), []
+        stop, scrapes = threading.Event(), ([], [])
 
-        def scrape():
+        def scrape(mine):
             while not stop.is_set():
-                scrapes.append(server.request("GET", "/metrics")[2].decode())
+                mine.append(server.request("GET", "/metrics")[2].decode())
                 time.sleep(0.02)
-        scrapers = [threading.Thread(target=scrape) for _ in range(2)]
+        scrapers = [threading.Thread(target=scrape, args=(mine,)) for mine in scrapes]
         for t in scrapers:
             t.start()
         usage = [0, 0]
@@ -164,15 +164,16 @@ def test_metrics_add_up_and_never_go_down(tmp_path):
         stop.set()
         for t in scrapers:
             t.join()
-        last = {}
-        for text in scrapes:
-            types, seen = check_metrics(text)
-            for series, number in seen.items():
-                family = series.split("{")[0]
-                assert number >= 0, series
-                if types.get(family) == "counter" or re.search(r"_(bucket|sum|count)$", family):
-                    assert number >= last.get(series, 0), series
-                    last[series] = number
+        for mine in scrapes:  # between two scrapers there is no order
+            last = {}
+            for text in mine:
+                types, seen = check_metrics(text)
+                for series, number in seen.items():
+                    family = series.split("{")[0]
+                    assert number >= 0, series
+                    if types.get(family) == "counter" or re.search(r"_(bucket|sum|count)$", family):
+                        assert number >= last.get(series, 0), series
+                        last[series] = number
         assert server.metrics_sum("dormouse_prompt_tokens_total") == usage[0]
         assert server.metrics_sum("dormouse_generation_tokens_total") == usage[1]
         for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
