@@ -122,6 +122,7 @@ void api_take_event(struct api_call *c, uint32_t part, const struct event *ev,
         if (c->scratch) end_prompt(c, part, out);
         begin(c, index, out);
         if (ev->kind == EVENT_TOKEN) {
+            ch->completion_tokens++;  // until the last event says it exactly
             give(c, index, ev->text, ev->text_n, ev->has_logprob ? ev : NULL, out);
         } else {
             take_finish(c, index, ev, out);

@@ -231,6 +231,12 @@ static void a_client_that_does_not_read_is_told_from_one_that_left(void **state)
     for (int way = 0; way < 4; way++) {
         struct api_call *c = prepare(&f, API_CHAT, BODY(",\"stream\":true"));
         push_token(c, 0, 0, id_of("A"), "A");
+        if (way == 0) {
+            struct bytes out = {0};
+            struct api_error e;
+            assert_int_equal(read_on(c, &out, &e), API_WAIT);
+            bytes_free(&out);
+        }
         if (way == 1) request_push(request_of(c, 0), &cancelled);
         if (way == 2) {
             struct event stalled = cancelled;
@@ -243,6 +249,7 @@ static void a_client_that_does_not_read_is_told_from_one_that_left(void **state)
         api_call_summary(c, line, sizeof line);
         const char *wanted = way < 2 ? "outcome=cancelled" : "outcome=stalled";
         if (!strstr(line, wanted)) fail_msg("%d: %s", way, line);
+        if (way == 0 && !strstr(line, "completion=1 ")) fail_msg("%s", line);
         api_call_free(c);
     }
 }
