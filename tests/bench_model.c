@@ -1,9 +1,10 @@
 /* bench_model.c [DIR] - prefill and decode of a model beside the machine's limits.
  *
- * Decode must read every weight and all the KV of the batch once a step: its share is
- * those bytes over the step's time, against the measured read bandwidth.  Prefill must
- * multiply every weight with every token: its share is 2 x weights x tokens over the
- * time, against the measured peak of multiply-adds.  Times are medians.
+ * A step must read every weight and all the KV of its batch once, and multiply every
+ * weight with every row: both are printed over the step's time, against the read bandwidth
+ * and the peak of multiply-adds measured just before.  One row is bound by the first, a
+ * prompt by the second, a batch in between by whichever share is larger.  Times are
+ * medians.
  */
 #include "tests/machine.h"
 #include "tests/model/fixture.h"
@@ -65,6 +66,28 @@ static void release_all(struct bench *b)
     for (uint32_t i = 0; i < MAX_SEQS; i++) kv_table_release(&b->f.kv, &b->table[i]);
 }
 
+/* Multiply-adds count as two: every weight with its rows, and q k and p v of attention,
+ * where a row sees `context` tokens on average. */
+static double flops_of(const struct bench *b, double rows, double logit_rows,
+                       double context)
+{
+    const struct model_config *c = &b->f.model.config;
+    double attention = 2.0 * c->layers * c->q_heads * c->head_dim * context;
+    return 2 * (rows * (b->work.layer_weights + attention) +
+                logit_rows * b->work.head_weights);
+}
+
+static void print_shares(const struct bench *b, double tokens, double seconds,
+                         double bytes, double flops)
+{
+    printf(
+        "%8.1f tokens/s  %5.1f GB/s %3.0f %% of bandwidth  %6.1f Gflop/s %3.0f %% of "
+        "peak\n",
+        tokens / seconds, bytes / seconds * 1e-9,
+        100 * bytes / seconds / b->machine.bytes, flops / seconds * 1e-9,
+        100 * flops / seconds / b->machine.flops);
+}
+
 static void prefill(struct bench *b, uint32_t seqs, uint32_t tokens)
 {
     double times[5];
@@ -76,13 +99,10 @@ static void prefill(struct bench *b, uint32_t seqs, uint32_t tokens)
         times[n] = machine_now() - from;
         release_all(b);
     }
-    double t = median(times, ARRAY_LEN(times));
-    double flops =
-        2 * (b->work.layer_weights * seqs * tokens + b->work.head_weights * seqs);
-    printf("  prefill %u x %-4u             %8.1f tokens/s  %6.1f Gflop/s  %3.0f %% of "
-           "peak\n",
-           seqs, tokens, seqs * tokens / t, flops / t * 1e-9,
-           100 * flops / t / b->machine.flops);
+    printf("  prefill %u x %-4u            ", seqs, tokens);
+    print_shares(b, (double)seqs * tokens, median(times, ARRAY_LEN(times)),
+                 b->work.layer_bytes + b->work.head_bytes,
+                 flops_of(b, (double)seqs * tokens, seqs, tokens / 2.0));
 }
 
 /* Blocks of the context are taken but not computed: what is in them changes no time, as
@@ -105,14 +125,12 @@ static void decode(struct bench *b, uint32_t seqs, uint32_t context)
     release_all(b);
     free(ids);
 
-    double t = median(times, REPEATS);
-    double kv =
-        (double)kv_token_bytes(&b->f.kv.mem.shape) * seqs * (context + REPEATS / 2);
-    double bytes = b->work.layer_bytes + b->work.head_bytes + kv;
-    printf("  decode  batch %u, context %-4u %8.1f tokens/s  %6.1f GB/s     %3.0f %% "
-           "of bandwidth\n",
-           seqs, context, seqs / t, bytes / t * 1e-9,
-           100 * bytes / t / b->machine.bytes);
+    double seen = context + REPEATS / 2.0;
+    double kv = (double)kv_token_bytes(&b->f.kv.mem.shape) * seqs * seen;
+    printf("  decode  batch %u, context %-4u", seqs, context);
+    print_shares(b, seqs, median(times, REPEATS),
+                 b->work.layer_bytes + b->work.head_bytes + kv,
+                 flops_of(b, seqs, seqs, seen));
 }
 
 static void run(const char *dir, uint32_t threads)
@@ -143,6 +161,7 @@ static void run(const char *dir, uint32_t threads)
 
 int main(int argc, char **argv)
 {
+    setvbuf(stdout, NULL, _IOLBF, 0);  // each line as it is known, through a pipe too
     const char *dir = argc > 1 ? argv[1] : "models/smollm2-135m-instruct";
     char path[4096];
     snprintf(path, sizeof path, "%s/config.json", dir);
