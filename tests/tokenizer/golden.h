@@ -107,4 +107,41 @@ static inline bool golden_same(const struct tokenizer *t, const char *s, size_t 
     return same;
 }
 
+/* The text of the tokenizer at `path` with another value for one of its members. */
+static inline char *golden_with_member(const char *path, const char *key,
+                                       const char *value, size_t n)
+{
+    struct golden g = golden_open(path);
+    size_t n_old, n_text = strlen(g.text);
+    const char *old = json_raw(json_get(g.root, key), &n_old);
+    assert_non_null(old);
+    char *text = malloc(n_text + n + 1);
+    assert_non_null(text);
+    snprintf(text, n_text + n + 1, "%.*s%.*s%s", (int)(old - g.text), g.text, (int)n,
+             value, old + n_old);
+    golden_close(&g);
+    return text;
+}
+
+static inline struct tokenizer *golden_open_text(char *text)
+{
+    struct tokenizer *t = NULL;
+    struct err err;
+    if (tokenizer_open(&t, text, strlen(text), "T", &err) < 0) fail_msg("%s", err.msg);
+    free(text);
+    return t;
+}
+
+static inline int32_t golden_find(const struct tokenizer *t, const char *content)
+{
+    return tokenizer_find(t, content, strlen(content));
+}
+
+static inline size_t golden_count(const struct token_list *l, int32_t id)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < l->n; i++) count += l->ids[i] == id;
+    return count;
+}
+
 #endif
