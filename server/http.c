@@ -87,14 +87,30 @@ static void connection_close(struct connection *c)
     free(c);
 }
 
+/* All connections have a request that is being answered. */
+static void turn_away(struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct api_error e = {0};
+    if (!info) return;
+    api_fail(&e, 503, NULL, NULL, "The server has as many connections as it may.");
+    e.retry_after = 1;
+    answer_raw(info->connect_fd, &e);
+    shutdown(info->connect_fd, SHUT_RDWR);
+}
+
 static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode code)
 {
     struct http *h = cls;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         /* At the limit, whoever has been idle for the longest makes room. */
-        if (watch_count(h->watch) >= h->options->max_connections) watch_evict(h->watch);
-        *context = connection_open(h, mhd);
+        bool full = watch_count(h->watch) >= h->options->max_connections;
+        if (full && !watch_evict(h->watch))
+            turn_away(mhd);
+        else
+            *context = connection_open(h, mhd);
     } else if (*context) {
         connection_close(*context);
         *context = NULL;

@@ -1,6 +1,7 @@
 #include "server/stack.h"
 
 #include "server/log.h"
+#include "server/sched.h"
 
 #include <string.h>
 #include <time.h>
@@ -37,8 +38,13 @@ static struct engine_options engine_limits(struct stack *s,
 
 /* ---- check ---- */
 
-static int check_context(struct stack *s, const struct options *o, struct err *err)
+static int check_sizes(struct stack *s, const struct options *o, struct err *err)
 {
+    if (o->step_tokens < o->max_running + SCHED_MIN_CHUNK)
+        return err_set(
+            err, -EINVAL,
+            "step_tokens is %u, but with max_running %u it must be at least %u",
+            o->step_tokens, o->max_running, o->max_running + SCHED_MIN_CHUNK);
     s->context = o->context ? o->context : s->config.context;
     if (s->context <= s->config.context) return 0;
     return err_set(err, -EINVAL,
@@ -169,7 +175,7 @@ int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
         "%u, context %u",
         o->name, c->architecture, c->layers, c->hidden, c->q_heads, c->kv_heads,
         c->head_dim, c->vocab, c->context);
-    rc = check_context(s, set, err);
+    rc = check_sizes(s, set, err);
     if (rc == 0) rc = read_text_side(s, dir, err);
     if (rc == 0) rc = safetensors_open_dir(&s->tensors, dir, err);
     if (rc == 0) rc = open_backend(s, set, err);
