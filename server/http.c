@@ -218,6 +218,7 @@ static size_t leave_escapes(void *cls, struct MHD_Connection *mhd, char *s)
     return strlen(s);
 }
 
+PRINTF_LIKE(2, 0)
 static void on_library_message(void *cls, const char *fmt, va_list args)
 {
     char text[512];
