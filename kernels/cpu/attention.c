@@ -46,6 +46,7 @@ struct tile {
     uint32_t kv_head;
     const uint32_t *pos;    // (n_rows)
     const uint32_t *table;  // the sequence's blocks
+    uint32_t end_block;     // of the current segment
 
     float *q;            // (queries, dim), scaled
     float *sum, *total;  // (queries, padded) of the segment, and of those before it
@@ -102,16 +103,6 @@ static uint32_t first_key(const struct attention_job *j, uint32_t pos)
     return w && pos >= w ? pos - w + 1 : 0;
 }
 
-static uint32_t min(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t max(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- one block ---- */
 
 /* The keys of a block that a query sees: from <= i < to, none where from >= to. */
@@ -124,7 +115,8 @@ static struct span span_of(const struct tile *t, uint32_t row, uint32_t block)
     uint32_t base = block * KV_BLOCK_TOKENS, pos = t->pos[row];
     uint32_t first = first_key(t->job, pos);
     if (pos < base || first >= base + KV_BLOCK_TOKENS) return (struct span){0, 0};
-    return (struct span){max(first, base) - base, min(pos - base + 1, KV_BLOCK_TOKENS)};
+    return (struct span){cpu_max(first, base) - base,
+                         cpu_min(pos - base + 1, KV_BLOCK_TOKENS)};
 }
 
 static const char *plane_of(const struct tile *t, uint32_t block, int v)
@@ -134,24 +126,24 @@ static const char *plane_of(const struct tile *t, uint32_t block, int v)
            kv_plane_offset(&kv->shape, t->job->layer, v, t->kv_head);
 }
 
-/* Blocks of a sequence lie far apart, so the hardware cannot guess the next one. */
-static void prefetch_block(const struct tile *t, uint32_t block)
+/* Blocks of a sequence lie far apart, so the hardware cannot guess the next one.  K is
+ * asked for before this block's scores and V before its values: a CPU can wait for so
+ * many cache lines at a time only. */
+static void prefetch_next(const struct tile *t, uint32_t block, int v)
 {
-    size_t bytes =
-        (size_t)KV_BLOCK_TOKENS * t->job->dim * dtype_bytes(t->job->kv->shape.dtype);
-    for (int v = 0; v < 2; v++) {
-        const char *p = plane_of(t, block, v);
-        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
-    }
+    if (block + 1 >= t->end_block) return;
+    const struct attention_job *j = t->job;
+    size_t bytes = (size_t)KV_BLOCK_TOKENS * j->dim * dtype_bytes(j->kv->shape.dtype);
+    const char *p = plane_of(t, block + 1, v);
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
 }
 
-static void load_block(const struct tile *t, uint32_t block)
+static void load_values(const struct tile *t, uint32_t block)
 {
     const struct attention_job *j = t->job;
     const struct cpu_path *path = j->cpu->path;
     enum dtype type = j->kv->shape.dtype;
     const char *v = plane_of(t, block, 1);
-    path->transpose(t->k, plane_of(t, block, 0), type, j->dim);
     if (j->padded == j->dim) {
         path->widen(t->v, v, type, (size_t)KV_BLOCK_TOKENS * j->dim);
         return;
@@ -163,18 +155,17 @@ static void load_block(const struct tile *t, uint32_t block)
     }
 }
 
-/* y(queries, 16 at y) = or += x(queries, k) w(k, 16), in tiles of equal height. */
-static void tiles(const struct tile *t, uint32_t queries, uint32_t k, const float *x,
-                  size_t ldx, const float *w, size_t ldw, float *y, size_t ldy,
-                  bool add)
+/* scores = q K^T of rows begin <= row < end. */
+static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
+                       uint32_t block)
 {
-    tile_fn *tile = t->job->cpu->path->tile[DTYPE_F32];
-    uint32_t n = (queries + TILE_ROWS - 1) / TILE_ROWS, done = 0;
-    for (uint32_t i = 1; i <= n; i++) {
-        uint32_t next = queries * i / n;
-        tile(next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy, ldy, add);
-        done = next;
-    }
+    const struct attention_job *j = t->job;
+    const struct cpu_path *path = j->cpu->path;
+    uint32_t first = begin * j->group;
+    path->transpose(t->k, plane_of(t, block, 0), j->kv->shape.dtype, j->dim);
+    cpu_tiles(path->tile[DTYPE_F32], (end - begin) * j->group, j->dim,
+              t->q + (size_t)first * j->dim, j->dim, t->k, PANEL,
+              t->scores + (size_t)first * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS, false);
 }
 
 /* Scores of one row's queries to weights; sums so far shrink to the new maximum. */
@@ -197,26 +188,23 @@ static void add_values(const struct tile *t, uint32_t row, uint32_t rows, struct
     uint32_t first = row * j->group;
     const float *p = t->scores + (size_t)first * KV_BLOCK_TOKENS + s.from;
     for (uint32_t d = 0; d < j->padded; d += PANEL) {
-        tiles(t, rows * j->group, s.to - s.from, p, KV_BLOCK_TOKENS,
-              t->v + (size_t)s.from * j->padded + d, j->padded,
-              t->sum + (size_t)first * j->padded + d, j->padded, true);
+        cpu_tiles(j->cpu->path->tile[DTYPE_F32], rows * j->group, s.to - s.from, p,
+                  KV_BLOCK_TOKENS, t->v + (size_t)s.from * j->padded + d, j->padded,
+                  t->sum + (size_t)first * j->padded + d, j->padded, true);
     }
 }
 
 static void attend_block(const struct tile *t, uint32_t block)
 {
-    const struct attention_job *j = t->job;
     uint32_t begin = 0, end = t->item->n_rows;  // rows that see any of it: neighbours
     while (begin < end && span_of(t, begin, block).to == 0) begin++;
     while (end > begin && span_of(t, end - 1, block).to == 0) end--;
     if (begin == end) return;
 
-    load_block(t, block);
-    uint32_t first = begin * j->group;
-    tiles(t, (end - begin) * j->group, j->dim, t->q + (size_t)first * j->dim, j->dim,
-          t->k, PANEL, t->scores + (size_t)first * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS,
-          false);
-
+    prefetch_next(t, block, 0);
+    score_rows(t, begin, end, block);
+    prefetch_next(t, block, 1);
+    load_values(t, block);
     for (uint32_t row = begin, next; row < end; row = next) {
         struct span s = span_of(t, row, block), other = s;
         for (next = row; next < end && other.from == s.from && other.to == s.to;) {
@@ -240,7 +228,7 @@ static void join(float *total_m, float *total_l, float *total, float m, float l,
     *total_m = top;
 }
 
-static void attend_segment(const struct tile *t, uint32_t segment, uint32_t first_block,
+static void attend_segment(struct tile *t, uint32_t segment, uint32_t first_block,
                            uint32_t last_block)
 {
     const struct attention_job *j = t->job;
@@ -249,12 +237,9 @@ static void attend_segment(const struct tile *t, uint32_t segment, uint32_t firs
     memset(t->l, 0, queries * sizeof *t->l);
     memset(t->sum, 0, (size_t)queries * j->padded * sizeof *t->sum);
 
-    uint32_t block = max(first_block, segment * SEGMENT_BLOCKS);
-    uint32_t end = min(last_block + 1, (segment + 1) * SEGMENT_BLOCKS);
-    for (; block < end; block++) {
-        if (block + 1 < end) prefetch_block(t, block + 1);
-        attend_block(t, block);
-    }
+    uint32_t block = cpu_max(first_block, segment * SEGMENT_BLOCKS);
+    t->end_block = cpu_min(last_block + 1, (segment + 1) * SEGMENT_BLOCKS);
+    for (; block < t->end_block; block++) attend_block(t, block);
 }
 
 static void join_segment(const struct tile *t, uint32_t segment)
@@ -379,7 +364,7 @@ static void join_item(void *arg, uint32_t i, uint32_t thread)
 static bool plan(struct cpu *c, struct attention_job *j)
 {
     const struct batch *b = c->base.batch;
-    uint32_t tile_rows = max(1, TILE_QUERIES / j->group), partials = 0;
+    uint32_t tile_rows = cpu_max(1, TILE_QUERIES / j->group), partials = 0;
     for (uint32_t s = 0; s < b->n_seqs; s++) {
         uint32_t row = b->row_start[s], end = b->row_start[s + 1];
         uint32_t first = first_key(j, b->pos[row]) / SEGMENT;
@@ -393,7 +378,7 @@ static bool plan(struct cpu *c, struct attention_job *j)
         }
         for (; row < end; row += tile_rows) {
             c->items[j->n_items++] = (struct attention_item){
-                s, row, min(tile_rows, end - row), 0, NO_PARTIAL};
+                s, row, cpu_min(tile_rows, end - row), 0, NO_PARTIAL};
         }
     }
     return partials > 0;

@@ -69,6 +69,35 @@ static inline float *cpu_row(const struct buffer *x, uint32_t row)
     return (float *)x->data + (size_t)row * x->cols;
 }
 
+static inline uint32_t cpu_min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint32_t cpu_max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint32_t cpu_ceil_div(uint32_t n, uint32_t by)
+{
+    return n / by + (n % by != 0);
+}
+
+/* tile_fn for any number of rows: in tiles of equal height, so that none is so low that
+ * the latency of its few chains of additions would show. */
+static inline void cpu_tiles(tile_fn *tile, uint32_t rows, uint32_t k, const float *x,
+                             size_t ldx, const void *w, size_t ldw, float *y,
+                             size_t ldy, bool add)
+{
+    uint32_t n = cpu_ceil_div(rows, TILE_ROWS), done = 0;
+    for (uint32_t i = 1; i <= n; i++) {
+        uint32_t next = (uint32_t)((uint64_t)rows * i / n);
+        tile(next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy, ldy, add);
+        done = next;
+    }
+}
+
 /* Memory for arrays that kernels stream through: on a cache line, in huge pages where it
  * is large.  Freed by free(). */
 void *cpu_alloc(size_t bytes);

@@ -40,20 +40,10 @@ size_t cpu_matmul_scratch(void)
     return (size_t)(K_BLOCK + CHUNK_ROWS) * PANEL + (size_t)CHUNK_ROWS * LDX;
 }
 
-static uint32_t min(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t ceil_div(uint32_t n, uint32_t by)
-{
-    return n / by + (n % by != 0);
-}
-
 /* Blocks of nearly the same length, so that none is too short to be worth its turn. */
 static uint32_t k_block_of(uint32_t cols)
 {
-    return ceil_div(cols, ceil_div(cols, K_BLOCK));
+    return cpu_ceil_div(cols, cpu_ceil_div(cols, K_BLOCK));
 }
 
 /* Where the outputs of a panel go: into y, or where y has fewer than 16 columns left,
@@ -85,7 +75,7 @@ static void add_bias(const struct matmul_job *j, uint32_t panel, uint32_t row,
                      uint32_t rows)
 {
     if (!j->m->bias) return;
-    uint32_t n = min(PANEL, j->m->rows - panel * PANEL);
+    uint32_t n = cpu_min(PANEL, j->m->rows - panel * PANEL);
     const float *bias = j->m->bias + panel * PANEL;
     for (uint32_t r = row; r < row + rows; r++) {
         float *y = j->y + (size_t)r * j->m->rows + panel * PANEL;
@@ -99,31 +89,19 @@ static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
            ((size_t)panel * m->cols + k) * PANEL * dtype_bytes(m->type);
 }
 
-/* y(rows, 16) = or += x(rows, n_k) w, in tiles of equal height. */
-static void tiles(tile_fn *tile, uint32_t rows, uint32_t n_k, const float *x,
-                  size_t ldx, const void *w, struct target t, bool add)
-{
-    uint32_t n = ceil_div(rows, TILE_ROWS), done = 0;
-    for (uint32_t i = 1; i <= n; i++) {
-        uint32_t next = rows * i / n;
-        tile(next - done, n_k, x + done * ldx, ldx, w, PANEL, t.y + done * t.ldy, t.ldy,
-             add);
-        done = next;
-    }
-}
-
 static void few_rows(void *arg, uint32_t i, uint32_t thread)
 {
     (void)thread;
     const struct matmul_job *j = arg;
     const struct matrix *m = j->m;
-    uint32_t end = min(j->panels, (i + 1) * j->group);
+    uint32_t end = cpu_min(j->panels, (i + 1) * j->group);
     for (uint32_t p = i * j->group; p < end; p++) {
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-            tiles(j->cpu->path->tile[m->type], j->rows, min(j->k_block, m->cols - k),
-                  j->x + k, m->cols, block_of(m, p, k), t, k > 0);
+            cpu_tiles(j->cpu->path->tile[m->type], j->rows,
+                      cpu_min(j->k_block, m->cols - k), j->x + k, m->cols,
+                      block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
         }
         copy_spill(j, p, 0, j->rows, spill);
         add_bias(j, p, 0, j->rows);
@@ -137,10 +115,11 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
     float *wide = cpu_scratch(j->cpu, thread), *spill = wide + K_BLOCK * PANEL;
     float *x = spill + CHUNK_ROWS * PANEL;
     tile_fn *tile = j->cpu->path->tile[DTYPE_F32];
-    uint32_t row = i / j->groups * j->chunk, rows = min(j->chunk, j->rows - row);
-    uint32_t first = i % j->groups * j->group, end = min(j->panels, first + j->group);
+    uint32_t row = i / j->groups * j->chunk, rows = cpu_min(j->chunk, j->rows - row);
+    uint32_t first = i % j->groups * j->group,
+             end = cpu_min(j->panels, first + j->group);
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-        uint32_t n_k = min(j->k_block, m->cols - k);
+        uint32_t n_k = cpu_min(j->k_block, m->cols - k);
         for (uint32_t r = 0; r < rows; r++) {
             memcpy(x + (size_t)r * LDX, j->x + (size_t)(row + r) * m->cols + k,
                    n_k * sizeof *x);
@@ -151,7 +130,8 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
                 j->cpu->path->widen(wide, w, m->type, (size_t)n_k * PANEL);
                 w = wide;
             }
-            tiles(tile, rows, n_k, x, LDX, w, target_of(j, p, row, spill), k > 0);
+            struct target t = target_of(j, p, row, spill);
+            cpu_tiles(tile, rows, n_k, x, LDX, w, PANEL, t.y, t.ldy, k > 0);
         }
     }
     for (uint32_t p = first; p < end; p++) {
@@ -173,19 +153,19 @@ static void multiply(struct cpu *c, float *y, const struct matrix *m, const floa
                      uint32_t rows)
 {
     struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
-    j.panels = ceil_div(m->rows, PANEL);
+    j.panels = cpu_ceil_div(m->rows, PANEL);
     j.k_block = k_block_of(m->cols);
     if (rows <= FEW_ROWS) {
         size_t panel_bytes = (size_t)m->cols * PANEL * dtype_bytes(m->type);
         j.group = group_of(&j, 1, (uint32_t)(ITEM_BYTES / panel_bytes));
-        pool_run(c->pool, ceil_div(j.panels, j.group), few_rows, &j);
+        pool_run(c->pool, cpu_ceil_div(j.panels, j.group), few_rows, &j);
         return;
     }
-    uint32_t chunks = ceil_div(rows, CHUNK_ROWS);
-    j.chunk = ceil_div(rows, chunks);
-    chunks = ceil_div(rows, j.chunk);
+    uint32_t chunks = cpu_ceil_div(rows, CHUNK_ROWS);
+    j.chunk = cpu_ceil_div(rows, chunks);
+    chunks = cpu_ceil_div(rows, j.chunk);
     j.group = group_of(&j, chunks, GROUP);
-    j.groups = ceil_div(j.panels, j.group);
+    j.groups = cpu_ceil_div(j.panels, j.group);
     pool_run(c->pool, chunks * j.groups, many_rows, &j);
 }
 

@@ -273,13 +273,15 @@ ALWAYS_INLINE __m256 exp8(__m256 x)
 
 static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l)
 {
-    const __m256 none = _mm256_set1_ps(-INFINITY);
-    __m256i low = _mm256_andnot_si256(lanes(from), lanes(to));
-    __m256i high =
-        _mm256_andnot_si256(lanes(from < 8 ? 0 : from - 8), lanes(to < 8 ? 0 : to - 8));
-    __m256 a = _mm256_blendv_ps(none, _mm256_loadu_ps(s), _mm256_castsi256_ps(low));
-    __m256 b =
-        _mm256_blendv_ps(none, _mm256_loadu_ps(s + 8), _mm256_castsi256_ps(high));
+    __m256 a = _mm256_loadu_ps(s), b = _mm256_loadu_ps(s + 8);
+    if (to - from < 16) {
+        const __m256 none = _mm256_set1_ps(-INFINITY);
+        __m256i low = _mm256_andnot_si256(lanes(from), lanes(to));
+        __m256i high = _mm256_andnot_si256(lanes(from < 8 ? 0 : from - 8),
+                                           lanes(to < 8 ? 0 : to - 8));
+        a = _mm256_blendv_ps(none, a, _mm256_castsi256_ps(low));
+        b = _mm256_blendv_ps(none, b, _mm256_castsi256_ps(high));
+    }
 
     float seen = max8(_mm256_max_ps(a, b)), scale = 1.0f;
     float top = seen > *m ? seen : *m;
