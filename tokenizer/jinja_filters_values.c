@@ -183,7 +183,8 @@ FILTER(do_round)
     struct value out = value_float(value_as_double(v));
     out.user = v.user;
     if (!method || str_is(method, "common")) {
-        if (v.kind != V_FLOAT && digits >= 0) return v;
+        if (v.kind == V_BOOL) v = value_int(v.b);
+        if (v.kind == V_INT && digits >= 0) return v;
         out.f = rounded(out.f, (int)digits);
         return out;
     }

@@ -89,6 +89,7 @@ static void print_as(char out[512], char type, int precision, double f)
     case 'E': snprintf(out, 512, "%.*E", precision, f); break;
     case 'g': snprintf(out, 512, "%.*g", precision, f); break;
     case 'G': snprintf(out, 512, "%.*G", precision, f); break;
+    case 0: print_float(f, out); break;
     default: snprintf(out, 512, "%.*f", precision, f);
     }
 }
@@ -141,11 +142,13 @@ static void put_percent(struct builder *b, struct value v, struct spec *spec)
     case 'i':
     case 'u': spec->type = 'd'; break;
     case 'c':
-        if (v.kind == V_INT && v.i >= 0 && v.i < 0x110000 &&
-            !(v.i >= 0xd800 && v.i < 0xe000))
-            builder_char(&text, (uint32_t)v.i, v.user);
+        i = value_is_integral(v) ? value_as_int(v) : -1;
+        if (i >= 0 && i < 0x110000 && !(i >= 0xd800 && i < 0xe000))
+            builder_char(&text, (uint32_t)i, v.user);
+        else if (v.kind == V_STRING && v.s->chars == 1)
+            builder_str(&text, v.s);
         else
-            builder_value(&text, v);
+            run_fail_type(b->r, "%%c requires int or char");
         put_text(b, builder_done(&text), spec);
         return;
     default: break;
@@ -273,13 +276,12 @@ static void put_braced(struct builder *b, struct value v, struct spec *spec)
 {
     if (spec->type && strchr("fFeEgG%", spec->type) && value_is_number(v)) {
         put_float(b, v, spec);
-    } else if (value_is_integral(v) && (!spec->type || strchr("dxXob", spec->type))) {
+    } else if (value_is_integral(v) && spec->precision < 0 &&
+               (!spec->type || strchr("dxXob", spec->type))) {
         put_int(b, v, spec);
-    } else if (v.kind == V_FLOAT && !spec->type && spec->precision >= 0) {
-        spec->type = 'g';
-        put_float(b, v, spec);
     } else if (v.kind == V_FLOAT && !spec->type) {
-        put_padded(b, str_from(b->r, v), spec, true);
+        if (spec->precision >= 0) spec->type = 'g';
+        put_float(b, v, spec);
     } else if (v.kind == V_STRING && (!spec->type || spec->type == 's') &&
                !spec->sign && !spec->comma) {
         put_text(b, v.s, spec);

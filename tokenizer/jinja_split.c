@@ -24,9 +24,7 @@ static void split_spaces(struct run *r, struct list *l, const struct str *s, wid
         if (p == end) return;
         const char *from = p;
         if (max-- == 0) {
-            size_t at = (size_t)(from - s->bytes);
-            const struct str *rest = str_slice(r, s, at, s->n);
-            list_push(r, l, value_str(str_strip(r, rest, value_none(), false, true)));
+            push_slice(r, l, s, (size_t)(from - s->bytes), s->n);
             return;
         }
         for (next = p; p < end && !unicode_is_space(unicode_next(&next));) p = next;
