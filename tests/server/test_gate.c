@@ -277,7 +277,8 @@ static void random_stops(const struct naive *o)
 {
     request.n_stops = (uint32_t)rand() % (REQUEST_MAX_STOPS + 1);
     for (uint32_t i = 0; i < request.n_stops; i++) {
-        size_t n = 1 + (size_t)rand() % (rand() % 8 ? 6 : 60);
+        size_t longest = rand() % 8 ? 6 : 60;
+        size_t n = 1 + (size_t)rand() % longest;
         size_t from = o->n ? (size_t)rand() % o->n : 0;
         if (from + n > o->n) n = o->n - from;
         memcpy(request.stop[i], o->text + from, n);
@@ -287,12 +288,24 @@ static void random_stops(const struct naive *o)
     }
 }
 
+/* Those without text may come or not where the cut is. */
+static uint32_t drop_silent(int32_t *ids, uint32_t n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t bytes;
+        if (tokenizer_is_special(tokenizer, ids[i])) continue;
+        if (tokenizer_bytes(tokenizer, ids[i], &bytes)) ids[kept++] = ids[i];
+    }
+    return kept;
+}
+
 static void any_text_is_cut_as_a_search_through_the_whole_would(void **state)
 {
     (void)state;
     static struct naive all, o;
     uint32_t stopped = 0;
-    for (unsigned seed = 0; seed < 6000; seed++) {
+    for (unsigned seed = 0; seed < 8000; seed++) {
         srand(seed);
         int32_t ids[IDS_MAX];
         uint32_t n = (uint32_t)rand() % (seed % 50 ? 40 : IDS_MAX);
@@ -325,7 +338,8 @@ static void any_text_is_cut_as_a_search_through_the_whole_would(void **state)
         uint32_t expected = pushed;
         if (gate.hold && o.stopped)
             while (expected > 0 && o.start[expected - 1] >= o.cut) expected--;
-        assert_int_equal(ids_out_n, expected);
+        expected = drop_silent(ids, expected);
+        assert_int_equal(drop_silent(ids_out, ids_out_n), expected);
         assert_memory_equal(ids_out, ids, expected * sizeof *ids);
     }
     assert_true(stopped > 1000);
