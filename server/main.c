@@ -169,29 +169,39 @@ static int serve(struct server *s, struct err *err)
     return 0;
 }
 
+static void close_all(struct server *s)
+{
+    /* The connections first: they hold calls, and these requests of the engine. */
+    if (s->http) http_stop(s->http, FLUSH_MS);
+    pthread_mutex_lock(&s->signals.lock);
+    s->signals.engine = NULL;
+    pthread_mutex_unlock(&s->signals.lock);
+    stack_close(&s->stack);
+    http_close(s->http);
+    metrics_close(s->metrics);
+    keys_close(s->keys);
+}
+
 static int command_serve(int argc, char **argv, char **env)
 {
-    struct server *s = calloc(1, sizeof *s);
     struct err err = {{0}};
+    struct server *s = calloc(1, sizeof *s);
     if (!s) return 1;
     int rc = options_read(&s->options, argc, argv, env, &err);
-    if (rc == 0) {
-        set_log_level(s->options.log_level);
-        rc = serve(s, &err);
-        /* The connections first: they hold calls, and these requests of the engine. */
-        if (s->http) http_stop(s->http, FLUSH_MS);
-        pthread_mutex_lock(&s->signals.lock);
-        s->signals.engine = NULL;
-        pthread_mutex_unlock(&s->signals.lock);
-        stack_close(&s->stack);
-        http_close(s->http);
-        metrics_close(s->metrics);
-        keys_close(s->keys);
-        if (rc == 0) log_line(LOG_INFO, "ended");
+    if (rc) {
+        if (rc < 0) log_line(LOG_ERROR, "%s", err.msg);
+        free(s);
+        return rc < 0;
     }
-    if (rc < 0) log_line(LOG_ERROR, "%s", err.msg);
-    /* The thread of the signals still holds s->signals; it ends with the process. */
-    return rc < 0;
+    set_log_level(s->options.log_level);
+    rc = serve(s, &err);
+    close_all(s);
+    if (rc)
+        log_line(LOG_ERROR, "%s", err.msg);
+    else
+        log_line(LOG_INFO, "ended");
+    /* s stays: the thread of the signals has it, and ends with the process. */
+    return rc != 0;
 }
 
 int main(int argc, char **argv, char **env)
