@@ -194,7 +194,10 @@ unit: $(CHOSEN) ## the unit tests; T=room/name runs one program
 	@tests/run.sh $(CHOSEN)
 
 fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60)
-	@for f in $(FUZZERS); do $$f -max_total_time=$(or $(FUZZ_SECONDS),60) || exit 1; done
+	@for f in $(FUZZERS); do \
+	    words=tests/fuzz/$$(basename $$f).dict; test -f $$words || words=; \
+	    $$f -max_total_time=$(or $(FUZZ_SECONDS),60) $${words:+-dict=$$words} || exit 1; \
+	done
 
 bench: $(BENCHES) ## speeds beside the machine's limits
 	@for b in $(BENCHES); do $$b || exit 1; done
