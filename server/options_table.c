@@ -26,8 +26,9 @@ const struct option option_table[] = {
      "Instruction set of the CPU backend. Empty: the best one this CPU has."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
      "Threads of the CPU backend. 0: as many as this process may run on."},
-    {"kv_type", OPTION_DTYPE, FIELD(kv_type), "bf16", 0, 0, "f32|f16|bf16", "machine",
-     "Element type of the KV cache. f32 is exact and takes twice the memory."},
+    {"kv_type", OPTION_DTYPE, FIELD(kv_type), "f16", 0, 0, "f32|f16|bf16", "machine",
+     "Element type of the KV cache. f16 rounds eight times finer than bf16, which holds "
+     "larger values; f32 is exact and takes twice the memory."},
     {"kv_memory", OPTION_SIZE, FIELD(kv_bytes), "0", 0, 1024 * TIB, NULL, "machine",
      "Memory of the KV pool. 0: a quarter of what is left beside the weights, at most "
      "2G, at least one conversation of full context where that fits."},
