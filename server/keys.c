@@ -1,6 +1,7 @@
 #include "server/keys.h"
 
-#include <fcntl.h>
+#include "kernels/file.h"
+
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,11 +160,11 @@ static int read_all(int fd, char *buf, size_t *n)
 
 int keys_open(struct keys **out, const char *path, struct err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_set(err, -errno, "keys: %s cannot be opened: %s", path,
-                       strerror(errno));
-    int rc = -ENOMEM;
+    struct err why = {{0}};
+    int fd;
+    int rc = file_open(&fd, path, &why);
+    if (rc) return err_set(err, rc, "keys: %s", why.msg);
+    rc = -ENOMEM;
     size_t n = 0;
     struct stat st = {0};
     char *text = malloc(FILE_MAX + 1);

@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "kernels/file.h"
 #include "tokenizer/jinja.h"
 
 #define MAX_CONTEXT_DEPTH 64
@@ -21,12 +23,18 @@ struct chat_template {
 /* A whole file; -ENOENT where there is none, without a message. */
 static int read_file(const char *path, char **out, size_t *out_n, struct err *err)
 {
-    FILE *f = fopen(path, "rb");
-    if (!f && errno == ENOENT) return -ENOENT;
-    if (!f) return err_set(err, -errno, "cannot open %s: %s", path, strerror(errno));
+    struct err why = {{0}};
+    int fd;
+    int rc = file_open(&fd, path, &why);
+    if (rc == -ENOENT) return rc;
+    if (rc) return err_set(err, rc, "%s", why.msg);
+    FILE *f = fdopen(fd, "rb");
+    if (!f) {
+        close(fd);
+        return err_set(err, -ENOMEM, "no memory to read %s", path);
+    }
     char *data = NULL;
     size_t n = 0, cap = 0;
-    int rc = 0;
     for (;;) {
         if (n == cap) {
             cap = cap ? cap * 2 : (size_t)64 << 10;

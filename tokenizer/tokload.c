@@ -1,7 +1,8 @@
 /* tokload.c - opens a tokenizer.json. */
 #include "tokenizer/tokload.h"
 
-#include <fcntl.h>
+#include "kernels/file.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,16 +120,12 @@ int tokenizer_open(struct tokenizer **out, const char *data, size_t n, const cha
 /* The whole file, malloc'ed. */
 static int read_file(const char *path, char **out, size_t *n, struct err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        return err_set(err, -errno, "%s cannot be opened: %s", path, strerror(errno));
-    }
+    int fd;
+    int rc = file_open(&fd, path, err);
+    if (rc < 0) return rc;
     struct stat st;
-    int rc = 0;
     if (fstat(fd, &st) < 0) {
         rc = err_set(err, -errno, "%s cannot be read: %s", path, strerror(errno));
-    } else if (!S_ISREG(st.st_mode)) {
-        rc = err_set(err, -EINVAL, "%s is not a regular file", path);
     } else if ((uint64_t)st.st_size > MAX_FILE) {
         rc = err_set(err, -EINVAL, "%s is larger than 256 MiB", path);
     }

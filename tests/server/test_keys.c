@@ -1,5 +1,6 @@
 /* API keys: who may, who may not, and nothing of a key in any message. */
 #include "server/keys.h"
+#include "tests/files.h"
 
 // cmocka needs these before it
 #include <setjmp.h>
@@ -119,6 +120,19 @@ static void a_file_that_others_may_read_is_noticed(void **state)
     assert_int_equal(keys_open(&k, path, &err), -ENOENT);
 }
 
+static void a_pipe_is_refused_and_not_waited_for(void **state)
+{
+    (void)state;
+    char path[256], *dir = files_temp_dir();
+    snprintf(path, sizeof path, "%s/keys", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    struct keys *k = NULL;
+    struct err err = {{0}};
+    assert_int_equal(keys_open(&k, path, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "not a regular file"));
+    files_remove_dir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +140,7 @@ int main(void)
         cmocka_unit_test(a_wrong_key_is_nobody),
         cmocka_unit_test(a_wrong_file_is_refused_by_line_and_never_by_key),
         cmocka_unit_test(a_file_that_others_may_read_is_noticed),
+        cmocka_unit_test(a_pipe_is_refused_and_not_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Options: one table, three sources, and errors that name where and what. */
 #include "server/options.h"
 #include "server/options_table.h"
+#include "tests/files.h"
 
 // cmocka needs these before it
 #include <setjmp.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -192,6 +194,20 @@ static void a_line_that_is_too_long_is_refused_and_not_cut(void **state)
     assert_non_null(strstr(err.msg, "/nonexistent/x.ini"));
 }
 
+static void a_pipe_is_refused_and_not_waited_for(void **state)
+{
+    (void)state;
+    char path[256], *dir = files_temp_dir();
+    snprintf(path, sizeof path, "%s/dormouse.ini", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    struct options o;
+    struct err err = {{0}};
+    options_defaults(&o);
+    assert_int_equal(option_read_file(&o, path, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "not a regular file"));
+    files_remove_dir(dir);
+}
+
 static void a_wrong_environment_variable_is_named(void **state)
 {
     (void)state;
@@ -253,6 +269,7 @@ int main(void)
         cmocka_unit_test(a_wrong_flag_is_named_with_what_would_be_right),
         cmocka_unit_test(a_wrong_line_of_the_file_is_named_with_its_number),
         cmocka_unit_test(a_line_that_is_too_long_is_refused_and_not_cut),
+        cmocka_unit_test(a_pipe_is_refused_and_not_waited_for),
         cmocka_unit_test(a_wrong_environment_variable_is_named),
         cmocka_unit_test(help_mentions_every_option),
         cmocka_unit_test(the_reference_file_is_what_the_table_says),

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <sys/stat.h>
 
 /* ---- real templates ----------------------------------------------------------- */
 
@@ -271,6 +272,16 @@ static void a_template_file_wins_over_the_configuration(void **state)
     files_remove_dir(dir);
 }
 
+static void a_pipe_is_refused_and_not_waited_for(void **state)
+{
+    (void)state;
+    char path[256], *dir = files_temp_dir();
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    open_dir(dir, -EINVAL, "not a regular file");
+    files_remove_dir(dir);
+}
+
 static void of_named_templates_the_default_serves_unless_tools_are_given(void **state)
 {
     (void)state;
@@ -382,6 +393,7 @@ int main(void)
         cmocka_unit_test(the_context_is_one_strict_json_object),
         cmocka_unit_test(an_error_leaves_the_result_untouched),
         cmocka_unit_test(a_template_file_wins_over_the_configuration),
+        cmocka_unit_test(a_pipe_is_refused_and_not_waited_for),
         cmocka_unit_test(of_named_templates_the_default_serves_unless_tools_are_given),
         cmocka_unit_test(a_long_conversation_is_well_within_the_limits),
         cmocka_unit_test(threads_render_one_template_at_once),
