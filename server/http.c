@@ -6,12 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SPARE_FILES 128  // descriptors beside the connections
+#define OVER_LIMIT 128  // connections that are told so, or make room, at one time
 
 /* ---- a connection ---- */
 
@@ -106,7 +105,7 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
     struct http *h = cls;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         /* At the limit, whoever has been idle for the longest makes room. */
-        bool full = watch_count(h->watch) >= h->options->max_connections;
+        bool full = watch_count(h->watch) >= h->max_connections;
         if (full && !watch_evict(h->watch))
             turn_away(mhd);
         else
@@ -230,28 +229,13 @@ static void on_library_message(void *cls, const char *fmt, va_list args)
 
 /* ---- open and close ---- */
 
-/* Every connection needs a descriptor. */
-static void raise_file_limit(uint32_t connections)
-{
-    struct rlimit l;
-    rlim_t want = (rlim_t)connections + SPARE_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= want) return;
-    l.rlim_cur = l.rlim_max < want ? l.rlim_max : want;
-    setrlimit(RLIMIT_NOFILE, &l);
-    if (l.rlim_cur < want)
-        log_line(LOG_WARN,
-                 "this process may open %llu files, but max_connections %u needs %llu; "
-                 "raise the limit (ulimit -n) or lower max_connections",
-                 (unsigned long long)l.rlim_cur, connections, (unsigned long long)want);
-}
-
 static struct MHD_Daemon *start_library(struct http *h, int fd)
 {
     const struct options *o = h->options;
     /* Each thread of the library gets a share of its limit, which would turn clients
      * away while others have room; so the limit it knows is out of reach, and
      * on_connection() keeps ours. */
-    unsigned limit = (o->max_connections + SPARE_FILES) * o->http_threads;
+    unsigned limit = (o->max_connections + OVER_LIMIT) * o->http_threads;
     const struct MHD_OptionItem per_thread[] = {
         {MHD_OPTION_THREAD_POOL_SIZE, (intptr_t)o->http_threads, NULL},
         {MHD_OPTION_END, 0, NULL}};
@@ -285,13 +269,16 @@ int http_open(struct http **out, const struct http_options *o, struct err *err)
     int fd = -1;
     int rc =
         h->tenant_posts ? 0 : err_set(err, -ENOMEM, "no memory for the HTTP server");
-    raise_file_limit(o->options->max_connections);
     if (rc == 0) rc = watch_open(&h->watch, err);
     if (rc == 0)
         rc = workers_open(&h->workers, o->options->workers,
                           o->options->max_waiting + o->options->max_running, err);
     if (rc == 0)
         rc = http_listen(o->options, o->keys, &fd, h->address, sizeof h->address, err);
+    if (rc == 0) {
+        rc = http_limit_connections(o->options, fd, &h->max_connections, err);
+        if (rc) close(fd);
+    }
     if (rc == 0) {
         h->daemon = start_library(h, fd);
         if (!h->daemon) {

@@ -2,6 +2,7 @@
  *
  *     http.c         open and close, connections and their deadlines
  *     http_listen.c  the socket
+ *     http_files.c   descriptors for the connections
  *     http_head.c    what a request's head says, and what is refused for it alone
  *     http_route.c   one exchange: the library's callback, paths, GET
  *     http_post.c    one POST: body, worker, engine, answer
@@ -41,6 +42,7 @@ struct http {
     struct watch *watch;
     struct workers *workers;
     char address[300];
+    uint32_t max_connections;
     atomic_int state;
     _Atomic(struct api *) api;  // NULL while loading
     atomic_uint posts;          // exchanges that hold a tenant's place
@@ -136,6 +138,12 @@ void exchange_wake_locked(struct exchange *x);
 /* http_listen.c */
 NODISCARD int http_listen(const struct options *o, bool keys, int *fd, char *address,
                           size_t cap, struct err *err);
+
+/* http_files.c.  How many connections this process may have: max_connections, or as many
+ * as there are descriptors for, so that one too many is met by our own limit; without a
+ * descriptor it could not even be turned away.  -EMFILE: too few to serve at all. */
+NODISCARD int http_limit_connections(const struct options *o, int listening,
+                                     uint32_t *most, struct err *err);
 
 /* http_head.c */
 void head_read(struct MHD_Connection *c, struct head *h);

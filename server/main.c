@@ -5,6 +5,7 @@
 #include "server/stack.h"
 #include "server/version.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -204,8 +205,19 @@ static int command_serve(int argc, char **argv, char **env)
     return rc != 0;
 }
 
+/* Where the three standard files are not open, a socket would get their numbers, and the
+ * log would be written into it. */
+static void take_standard_files(void)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv, char **env)
 {
+    take_standard_files();
     const char *command = argc > 1 ? argv[1] : "help";
     if (strcmp(command, "serve") == 0) return command_serve(argc - 2, argv + 2, env);
     if (strcmp(command, "options") == 0) {

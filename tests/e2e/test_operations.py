@@ -1,7 +1,9 @@
 """Signals, keys, metrics, options."""
 import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -227,3 +229,49 @@ def test_a_full_queue_is_503_with_retry_after():
         assert set(codes) <= {200, 503} and codes[0] == 200 and codes[-1] == 503
         assert all(int(h["Retry-After"]) >= 1 for status, h, _ in got if status == 503)
     assert os.path.exists(PROGRAM)
+
+
+def test_closed_standard_files_are_not_taken_for_sockets():
+    """Deadlines are still kept, and no line of the log is in an answer."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", PROGRAM, "serve", model_dir("tiny-abc"),
+         "--port", str(port), "--header-timeout", "500ms"])
+    try:
+        assert wait_for(lambda: answers(port))
+        for _ in range(3):
+            assert answers(port).startswith(b"HTTP/1.1 200 ")
+        with socket.create_connection(("127.0.0.1", port), 30) as idle:
+            assert idle.recv(65536).startswith(b"HTTP/1.1 408 ")
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port):
+    """What /health says, as bytes; empty where nobody listens yet."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 30) as s:
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            got = b""
+            while some := s.recv(65536):
+                got += some
+            return got if b" 200 " in got[:13] else b""
+    except ConnectionError:
+        return b""
+
+
+def test_with_few_descriptors_idle_connections_make_room():
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    with Server("tiny-abc", preexec=few) as server:
+        assert "so at most" in server.log()
+        idle = [socket.create_connection(("127.0.0.1", server.port), 30) for _ in range(80)]
+        assert server.text(max_tokens=3)
+        for s in idle:
+            s.close()
