@@ -64,7 +64,7 @@ static void every_default_is_a_value_its_own_option_accepts(void **state)
     assert_int_equal(o.port, 8080);
     assert_int_equal(o.margin, 512 << 20);
     assert_int_equal(o.stall_ms, 30000);
-    assert_int_equal(o.kv_type, DTYPE_BF16);
+    assert_int_equal(o.kv_type, DTYPE_F16);
 }
 
 static void a_flag_wins_over_the_environment_and_that_over_the_file(void **state)
