@@ -232,19 +232,17 @@ def test_a_full_queue_is_503_with_retry_after():
 
 
 def test_closed_standard_files_are_not_taken_for_sockets():
-    """Deadlines are still kept, and no line of the log is in an answer."""
+    """Or lines of the log would be written into them."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     process = subprocess.Popen(
         ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", PROGRAM, "serve", model_dir("tiny-abc"),
-         "--port", str(port), "--header-timeout", "500ms"])
+         "--port", str(port)])
     try:
-        assert wait_for(lambda: answers(port))
-        for _ in range(3):
-            assert answers(port).startswith(b"HTTP/1.1 200 ")
-        with socket.create_connection(("127.0.0.1", port), 30) as idle:
-            assert idle.recv(65536).startswith(b"HTTP/1.1 408 ")
+        assert wait_for(lambda: answers(port), 60)
+        files = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in range(3)]
+        assert files == ["/dev/null"] * 3
         process.terminate()
         assert process.wait(60) == 0
     finally:
