@@ -7,7 +7,7 @@ model=${2:-models/smollm2-135m-instruct}
 log=$(mktemp)
 "$server" serve "$model" --port 0 >"$log" 2>&1 &
 pid=$!
-trap 'kill "$pid" 2>/dev/null; rm -f "$log"' EXIT
+trap 'kill "$pid" 2>/dev/null || :; rm -f "$log" "$log.sse"' EXIT
 
 die() {
     echo "smoke: $*" >&2
@@ -35,7 +35,7 @@ curl -sf "$base/v1/chat/completions" -H "$json" -d "$question}" | grep -q Paris 
 curl -sfN "$base/v1/chat/completions" -H "$json" -d "$question,\"stream\":true}" >"$log.sse" ||
     die "the stream"
 grep -q '^data: \[DONE\]$' "$log.sse" || die "the stream does not end by [DONE]"
-rm -f "$log.sse"
+
 test "$(curl -s -o /dev/null -w '%{http_code}' "$base/v1/chat/completions" -H "$json" -d '{')" = 400 ||
     die "bad JSON is not answered 400"
 curl -sf "$base/metrics" | grep -q '^dormouse_generation_tokens_total' || die "/metrics"
