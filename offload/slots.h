@@ -1,0 +1,65 @@
+/* slots.h - which block sits in which slot, and which was used longest ago.
+ *
+ * Owns     the id-to-slot map, what is known of each block, the LRU order, the pins, and
+ *          how many slots each tenant has.  Knows no bytes.
+ * Memory   arrays taken by slots_init; nothing after it allocates.
+ * Threads  one; the owner's.
+ *
+ *     FREE --claim--> FILLING --commit--> READY --release--> FREE
+ *                        +------------release---------------->
+ *
+ * Invariants, checked by slots_check() in debug builds and by the tests:
+ *   1. every slot is on exactly one list: the free list, or the LRU list;
+ *   2. an id is in the map if and only if its slot is not FREE;
+ *   3. a FILLING or pinned slot is never what slots_coldest() returns;
+ *   4. a tenant's count is the number of its slots that are not FREE.
+ */
+#ifndef OFFLOAD_SLOTS_H
+#define OFFLOAD_SLOTS_H
+
+#include "offload/block_id.h"
+
+#define SLOT_NONE UINT32_MAX
+
+enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY };
+
+struct slot {
+    struct block_meta meta;
+    enum slot_state state;
+    uint32_t pins;
+    uint32_t chain;         // next in the same bucket, or next free slot
+    uint32_t older, newer;  // LRU neighbours
+};
+
+struct slots;
+
+NODISCARD int slots_open(struct slots **out, uint32_t capacity, struct err *err);
+void slots_close(struct slots *s);      // NULL is fine
+size_t slots_bytes(uint32_t capacity);  // that slots_open() takes
+
+uint32_t slots_capacity(const struct slots *s);
+uint32_t slots_used(const struct slots *s);
+uint32_t slots_used_by(const struct slots *s, uint64_t tenant);
+const struct slot *slots_at(const struct slots *s, uint32_t i);
+
+uint32_t slots_find(const struct slots *s, const struct block_id *id);  // any state
+/* The READY slot of that id whose tokens, parent and tenant are these too; SLOT_NONE for
+ * anything less, so that no collision or forgery is ever a match. */
+uint32_t slots_match(const struct slots *s, const struct block_meta *meta);
+
+uint32_t slots_claim(struct slots *s,
+                     const struct block_meta *meta);  // SLOT_NONE: full
+/* The same in a slot of the caller's choice (what a restart found there); it must be free. */
+bool slots_claim_at(struct slots *s, uint32_t i, const struct block_meta *meta);
+void slots_commit(struct slots *s, uint32_t i);
+void slots_release(struct slots *s, uint32_t i);
+
+void slots_pin(struct slots *s, uint32_t i);
+void slots_unpin(struct slots *s, uint32_t i);
+void slots_touch(struct slots *s, uint32_t i);  // used just now
+/* The READY, unpinned slot used longest ago: of one tenant, or with NULL of all. */
+uint32_t slots_coldest(const struct slots *s, const uint64_t *tenant);
+
+bool slots_check(const struct slots *s);
+
+#endif

@@ -1,0 +1,123 @@
+/* tier.h - one storage level for KV blocks.  RAM is a tier, an SSD is a tier.
+ *
+ * Owns     `capacity` slots of block_bytes each, and what sits in them.
+ * Caller   lends each struct tier_io and its buffer from tier_submit() until
+ *          tier_reap() gives them back.  A buffer is tier_buffer_bytes() long and aligned
+ *          to TIER_ALIGN; it may be device memory if the tier was opened with a copy queue of
+ *          that device.
+ * Policy   is not here.  A full tier answers -ENOSPC; the caller chooses a victim
+ *          (tier_coldest) and drops it, or moves it to the next tier first.
+ * Memory   is all taken by the open function; nothing after it allocates.
+ * Threads  the engine thread makes every call; only open and close may block.
+ *
+ * A block being stored is invisible (tier_match is false) until its store has been
+ * reaped with res == 0.  A block being loaded cannot be dropped.  A block whose load failed
+ * for its content (-EBADMSG: a wrong checksum, another block's header) has been dropped by
+ * the tier when it is reaped, so it is never tried twice.
+ * A tier whose medium fails to write (-ENOSPC of the file system, -EIO) stops taking
+ * stores for a while that doubles each time, and says so in tier_health.
+ */
+#ifndef OFFLOAD_TIER_H
+#define OFFLOAD_TIER_H
+
+#include "kernels/copyq.h"
+#include "offload/slots.h"
+
+#define TIER_ALIGN 4096  // for buffers: what both O_DIRECT and DMA accept
+
+struct tier;
+
+enum tier_dir { TIER_STORE, TIER_LOAD };
+
+/* One block on its way into or out of a tier. */
+struct tier_io {
+    /* set by the caller */
+    struct block_meta meta;
+    enum tier_dir dir;
+    void *buf;
+    void *owner;  // for the caller's use only
+    /* set by the tier, valid once reaped */
+    int res;  // 0 or -errno
+    /* the tier's own while in flight */
+    uint32_t slot;
+    uint64_t ticket;
+    struct tier_io *next;
+};
+
+/* What a medium supplies: the means to move one block to or from slot n. */
+struct tier_medium {
+    const char *name;                                  // "ram", "ssd"
+    int (*start)(struct tier *t, struct tier_io *io);  // -EAGAIN: queue full
+    struct tier_io *(*finish)(struct tier *t);  // next finished, res set; or NULL
+    void (*flush)(struct tier *t);  // hand over to the system what was started; or NULL
+    void (*forget)(struct tier *t, uint32_t slot);  // the block in it is gone; or NULL
+    void (*close)(struct tier *t);
+};
+
+struct tier_health {
+    bool writable;      // stores are taken
+    int last_error;     // -errno of the latest failed transfer, 0: none yet
+    uint64_t retry_at;  // not writable: when stores are taken again, in ns
+};
+
+/* Read the fields freely; only tier.c and the medium write them. */
+struct tier {
+    const struct tier_medium *medium;
+    size_t block_bytes;
+    struct slots *slots;
+    uint32_t in_flight;
+    struct tier_health health;
+    /* since open */
+    uint64_t stored, loaded, failed, dropped_bad;  // blocks
+    uint64_t bytes_in, bytes_out;
+};
+
+struct tier_ram_options {
+    size_t block_bytes;
+    uint32_t capacity;
+    struct copyq *copies;  // borrowed: must outlive the tier
+};
+NODISCARD int tier_ram_open(struct tier **out, const struct tier_ram_options *o,
+                            struct err *err);
+
+struct tier_ssd_options {
+    const char *dir;  // made with mode 0700 where it does not exist
+    size_t block_bytes;
+    uint64_t bytes;  // of the file
+    struct crypto_hash fingerprint;
+    uint32_t depth;  // transfers in flight
+    bool no_uring;   // use threads with pread and pwrite although io_uring is there
+    bool no_direct;  // go through the page cache although O_DIRECT is there
+};
+struct tier_ssd_found {  // for the log
+    uint32_t blocks, foreign,
+        damaged;         // kept; of another fingerprint; dropped for damage
+    bool uring, direct;  // what is used
+    char note[256];      // why not, a whole sentence; "" where both are
+};
+/* Blocks of this fingerprint that the folder already holds are there again, the deepest of
+ * a conversation counted as used longest ago. -EBUSY: another process has the folder. */
+NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
+                            const struct tier_ssd_options *o, struct err *err);
+
+void tier_close(struct tier *t);  // NULL is fine; in_flight must be 0
+
+size_t
+tier_buffer_bytes(const struct tier *t);  // block_bytes, rounded up to TIER_ALIGN
+
+/* Begin a transfer.  On any error the io stays the caller's and nothing changed:
+ * -EEXIST storing a present block, -ENOENT loading an absent one, -ENOSPC when
+ * every slot is taken, -EAGAIN when the medium is busy (reap, then retry), -EROFS while
+ * stores are not taken.  now: the engine's clock, in ns. */
+NODISCARD int tier_submit(struct tier *t, struct tier_io *io, uint64_t now);
+void tier_flush(struct tier *t);  // after a row of submits
+
+/* Take back up to `cap` finished transfers and return how many. */
+size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now);
+
+bool tier_match(const struct tier *t, const struct block_meta *meta);
+void tier_touch(struct tier *t, const struct block_id *id);
+bool tier_coldest(const struct tier *t, const uint64_t *tenant, struct block_meta *out);
+NODISCARD int tier_drop(struct tier *t, const struct block_id *id);  // -ENOENT, -EBUSY
+
+#endif
