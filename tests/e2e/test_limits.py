@@ -1,5 +1,6 @@
 """Sizes: of prompts, of requests, of what one client may take."""
 import os
+import resource
 import threading
 import time
 
@@ -50,6 +51,28 @@ def test_chunked_bodies_are_read_or_refused(tiny_abc, name, codes):
         got = statuses(exchange(tiny_abc, f.read()))
     # Nothing follows a refusal; a connection that is just closed is a refusal too.
     assert got == codes or (codes[0] >= 400 and got == [])
+
+
+@pytest.mark.parametrize("size, code", [
+    (b"-5", 400), (b"+5", 400), (b"0x5", 400), (b" 5", 400), (b"", 400), (b"g", 400),
+    (b"10000000000000000", 413), (b"1" * 40, 413)])
+def test_a_chunk_whose_size_is_no_number_ends_the_connection(tiny_abc, size, code):
+    after = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = exchange(tiny_abc, b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+                      b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                      + size + b"\r\n" + SMALL + b"\r\n0\r\n\r\n" + after)
+    assert statuses(answer) in ([code], []), answer
+
+
+def test_deep_nesting_needs_no_deep_stack():
+    def small_stack():
+        resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, 256 << 10))
+    with Server("tiny-abc", preexec=small_stack) as server:
+        for body in (b"[" * 200000, b'{"a":' * 200000, b'{"a":"\\',
+                     b'{"messages":' + b"[" * 200000 + b"]" * 200000 + b"}"):
+            for _ in range(25):
+                assert server.request("POST", "/v1/chat/completions", body)[0] == 400
+        assert server.text(max_tokens=2) == "AB"
 
 
 def test_both_lengths_or_two_of_them_are_refused(tiny_abc):

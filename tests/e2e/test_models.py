@@ -1,6 +1,7 @@
 """Model directories: the right texts, or a refusal that says what is wrong."""
 import os
 import shutil
+import struct
 import subprocess
 
 import pytest
@@ -59,6 +60,29 @@ def test_a_window_of_nothing_means_none(tmp_path, window):
 def test_the_precision_key_may_have_any_of_its_names(tmp_path, config, remove):
     with Server(variant(tmp_path / "m", "tiny-rand", config, remove)) as server:
         check_texts(server, "tiny-rand")
+
+
+def as_type(tensor, dtype):
+    """A bf16 tensor as another type; of the tiny models no value is changed by that."""
+    shape, data = tensor[1:]
+    floats = struct.unpack(f"<{len(data) // 2}f",
+                           b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2)))
+    return dtype, shape, struct.pack(f"<{len(floats)}{'f' if dtype == 'F32' else 'e'}", *floats)
+
+
+@pytest.mark.parametrize("types, weights", [
+    (["F32"], "553 KiB"), (["F16"], "277 KiB"), (["F32", "F16", "BF16"], None)])
+def test_each_tensor_is_read_in_its_own_type(tmp_path, types, weights):
+    path = variant(tmp_path / "m", "tiny-rand", {"torch_dtype": "bfloat16"})
+    tensors = tensors_of(path + "/model.safetensors")
+    for i, name in enumerate(tensors):
+        if types[i % len(types)] != "BF16":
+            tensors[name] = as_type(tensors[name], types[i % len(types)])
+    write_safetensors(path + "/model.safetensors", tensors)
+    with Server(path) as server:
+        check_texts(server, "tiny-rand")
+        assert weights is None or f"weights loaded: {weights}" in server.log()
+        assert "The configuration says bf16" in server.log()
 
 
 def shards(path, names_in_first):

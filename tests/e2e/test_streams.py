@@ -1,4 +1,6 @@
 """The frames of a stream: their order, their end, whole characters."""
+import urllib.error
+
 import pytest
 
 from models import tensors_of, variant, write_safetensors
@@ -64,6 +66,32 @@ def test_a_broken_model_ends_a_request_and_not_the_server(tmp_path):
                 {"messages": [{"role": "user", "content": "x"}], "stream": stream})
             assert status == 500 and b'"error"' in body
         assert server.request("GET", "/health")[0] == 200
+
+
+def test_a_fault_in_mid_stream_is_one_error_frame_and_harms_nobody_else(tmp_path):
+    """The embedding of the 26th token is no number: every answer that comes so far fails there,
+    and what it leaves in KV blocks reaches no other answer."""
+    path = variant(tmp_path / "m", "tiny-abc")
+    tensors = tensors_of(path + "/model.safetensors")
+    dtype, shape, data = tensors["model.embed_tokens.weight"]
+    row, z = 2 * shape[1], ord("Z") - ord("!")
+    tensors["model.embed_tokens.weight"] = (
+        dtype, shape, data[:z * row] + b"\xc0\x7f" * shape[1] + data[(z + 1) * row:])
+    write_safetensors(path + "/model.safetensors", tensors)
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    with Server(path, "--kv-blocks", "8") as server:
+        for _ in range(20):
+            try:
+                frames = list(server.events(max_tokens=60, temperature=0))
+            except urllib.error.HTTPError as e:  # the fault was there before the first frame
+                with e:
+                    assert e.code == 500 and b'"error"' in e.read()
+            else:
+                assert [f for f in frames if "error" in f] == frames[-1:]
+                assert frames[-1]["error"]["type"] == "server_error"
+                assert collect(frames)["text"] == letters
+            assert server.chat(max_tokens=60, temperature=0)[0] == 500
+            assert server.text(max_tokens=26, temperature=0) == letters
 
 
 def test_a_cut_character_is_the_same_streamed_and_not(tiny_emoji):
