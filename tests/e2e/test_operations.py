@@ -122,20 +122,33 @@ LINE = re.compile(r'^[a-z_:][a-z0-9_:]*(\{([a-z_]+="([^"\\\n]|\\["\\n])*",?)*\})
 
 
 def check_metrics(text):
-    """-> {series: value}; the text follows the exposition format."""
-    types, seen = {}, {}
+    """-> (types, {series: value}); the text follows the exposition format: of each family the
+    HELP, the TYPE and then all its series, no series twice, buckets that add up."""
+    types, seen, helped, family = {}, {}, set(), None
+    assert text.endswith("\n")
     for line in text.splitlines():
-        if line.startswith("# TYPE "):
+        if line.startswith("# HELP "):
+            family = line.split(" ")[2]
+            assert family not in helped
+            helped.add(family)
+        elif line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
-            assert name not in types
+            assert name == family and name not in types
             types[name] = kind
-        elif line and not line.startswith("#"):
+        else:
             assert LINE.match(line), line
             series, number = line.rsplit(" ", 1)
             assert series not in seen, series
             seen[series] = float(number)
-            family = re.sub(r"_(bucket|sum|count)$", "", series.split("{")[0])
-            assert family in types or series.split("{")[0] in types, line
+            name = series.split("{")[0]
+            parts = ("_bucket", "_sum", "_count") if types[family] == "histogram" else ("",)
+            assert name in [family + part for part in parts], line
+    for name in (n for n, kind in types.items() if kind == "histogram"):
+        buckets = [(float(re.search(r'le="([^"]*)"', s).group(1)), v) for s, v in seen.items()
+                   if s.startswith(name + "_bucket")]
+        assert buckets == sorted(buckets) and [v for _, v in buckets] == sorted(v for _, v in buckets)
+        count, = (v for s, v in seen.items() if s.split("{")[0] == name + "_count")
+        assert buckets[-1] == (float("inf"), count)
     return types, seen
 
 
@@ -158,6 +171,11 @@ def test_metrics_add_up_and_never_go_down(tmp_path):
             if i % 4 == 3:
                 assert server.post(CHAT, messages=5)[0] == 400
                 return
+            if i % 4 == 2:  # a client that leaves in the middle is no answer
+                frames = server.events(max_tokens=100000, ignore_eos=True)
+                next(frames)
+                frames.close()
+                return
             _, answer = server.chat(f"number {i}", max_tokens=5 + i % 7, n=1 + i % 2)
             with lock:
                 usage[0] += answer["usage"]["prompt_tokens"]
@@ -176,6 +194,7 @@ def test_metrics_add_up_and_never_go_down(tmp_path):
                     if types.get(family) == "counter" or re.search(r"_(bucket|sum|count)$", family):
                         assert number >= last.get(series, 0), series
                         last[series] = number
+        assert wait_for(lambda: server.metrics_sum("dormouse_num_requests_running") == 0)
         assert server.metrics_sum("dormouse_prompt_tokens_total") == usage[0]
         assert server.metrics_sum("dormouse_generation_tokens_total") == usage[1]
         for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
