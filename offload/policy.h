@@ -1,0 +1,62 @@
+/* policy.h - the numbers that say when a block moves down, or goes; and the checks of them.
+ *
+ * A conversation that is quiet for copy_after has its new blocks copied down in the
+ * background; its G1 blocks stay until idle_after or pressure frees them: copy early, free
+ * late.  Between a high and a low watermark nothing is freed; above the high one, down to the
+ * low.  Order: least recently used conversation first, in it the last block first; held
+ * and active ones never; one that came up less than residency ago only when nothing else
+ * is left.  A tenant over its quota gives up its own oldest, never another's.
+ *
+ * Pure     functions of the numbers and of `now`.
+ * Threads  any.
+ */
+#ifndef OFFLOAD_POLICY_H
+#define OFFLOAD_POLICY_H
+
+#include "kernels/base.h"
+
+struct policy {
+    uint64_t copy_after, idle_after;  // ns of quiet; copy_after <= idle_after
+    uint64_t ssd_after;          // ns of quiet before a RAM block is copied to the SSD
+    uint64_t residency;          // ns after a promotion
+    double high, low;            // of capacity, 0 < low <= high <= 1
+    bool second_touch;           // the SSD takes what was used at least twice
+    uint64_t ssd_bytes_per_day;  // 0: no budget
+    uint64_t ram_quota, ssd_quota;   // bytes for each tenant; 0: none
+    uint32_t max_loads, max_stores;  // in flight
+    uint64_t max_load_bytes;         // in flight
+    uint32_t max_loads_tenant;       // in flight; 0: no bound
+    uint64_t wake_deadline;          // ns; then the rest is computed
+};
+
+void policy_defaults(struct policy *p);
+NODISCARD int policy_check(const struct policy *p, struct err *err);
+
+/* What is known of a block when somebody asks about it. */
+struct policy_block {
+    uint64_t last_used, promoted;  // ns; promoted 0: never
+    uint32_t uses;                 // times a request used it
+    bool active, held;
+    bool lower;  // the next tier down has it
+};
+
+bool policy_may_copy(const struct policy *p, const struct policy_block *b,
+                     uint64_t now);
+bool policy_may_copy_to_ssd(const struct policy *p, const struct policy_block *b,
+                            uint64_t now);
+/* May a block be freed?  pressure: the tier is above its high watermark or somebody waits
+ * for room; last: nothing else can be freed. */
+bool policy_may_free(const struct policy *p, const struct policy_block *b, uint64_t now,
+                     bool pressure, bool last);
+/* How many of `used` blocks should go, by the watermarks; 0 below the high one. */
+uint32_t policy_excess(const struct policy *p, uint32_t used, uint32_t capacity);
+
+/* The daily budget of bytes written to the SSD, as a bucket that fills by time. */
+struct policy_budget {
+    double bytes;
+    uint64_t since;
+};
+bool policy_spend(const struct policy *p, struct policy_budget *b, uint64_t bytes,
+                  uint64_t now);
+
+#endif
