@@ -1,36 +1,33 @@
 #include "server/keys.h"
 
+#include "kernels/crypto.h"
 #include "kernels/file.h"
 
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DIGEST          crypto_generichash_BYTES
 #define TENANT_MAX      64
 #define FILE_MAX        (4u << 20)
 #define TENANT_NAME_CAP (TENANT_MAX + 1)
 
 struct key {
-    unsigned char digest[DIGEST];
+    struct crypto_hash digest;
     uint32_t tenant;
 };
 
 struct keys {
-    unsigned char secret[crypto_generichash_KEYBYTES];
+    uint8_t secret[CRYPTO_KEY_BYTES];
     struct key *key;                  // (n_keys)
     char (*tenant)[TENANT_NAME_CAP];  // (n_tenants)
     uint32_t n_keys, n_tenants;
     bool exposed;
 };
 
-static void digest(const struct keys *k, unsigned char out[DIGEST], const char *key,
-                   size_t n)
+static bool same_digest(const struct crypto_hash *a, const struct crypto_hash *b)
 {
-    crypto_generichash(out, DIGEST, (const unsigned char *)key, n, k->secret,
-                       sizeof k->secret);
+    return crypto_equal(a->bytes, b->bytes, sizeof a->bytes);
 }
 
 static bool is_blank(char c)
@@ -98,9 +95,9 @@ static int parse_line(struct keys *k, const char *p, const char *end, const char
                        KEYS_MAX);
 
     struct key *new = &k->key[k->n_keys];
-    digest(k, new->digest, key, key_n);
+    crypto_hash(&new->digest, k->secret, key, key_n);
     for (uint32_t i = 0; i < k->n_keys; i++)
-        if (sodium_memcmp(k->key[i].digest, new->digest, DIGEST) == 0)
+        if (same_digest(&k->key[i].digest, &new->digest))
             return err_set(err, -EINVAL,
                            "%s line %u: this key has been given to tenant %s already",
                            name, line, k->tenant[k->key[i].tenant]);
@@ -112,15 +109,16 @@ static int parse_line(struct keys *k, const char *p, const char *end, const char
 int keys_parse(struct keys **out, const char *text, size_t n, const char *name,
                struct err *err)
 {
-    if (sodium_init() < 0) return err_set(err, -EIO, "libsodium cannot be initialised");
+    int rc = crypto_open(err);
+    if (rc) return rc;
 
-    int rc = -ENOMEM;
+    rc = -ENOMEM;
     struct keys *k = calloc(1, sizeof *k);
     if (!k) goto fail;
     k->key = calloc(KEYS_MAX, sizeof *k->key);
     k->tenant = calloc(KEYS_MAX, sizeof *k->tenant);
     if (!k->key || !k->tenant) goto fail;
-    randombytes_buf(k->secret, sizeof k->secret);
+    crypto_random(k->secret, sizeof k->secret);
 
     unsigned line = 0;
     for (const char *p = text, *end = text + n; p < end;) {
@@ -176,7 +174,7 @@ int keys_open(struct keys **out, const char *path, struct err *err)
     else
         rc = keys_parse(out, text, n, path, err);
     if (rc == 0) (*out)->exposed = (st.st_mode & (S_IRGRP | S_IROTH)) != 0;
-    if (text) sodium_memzero(text, n);
+    if (text) crypto_wipe(text, n);
     free(text);
     return rc;
 }
@@ -184,7 +182,7 @@ int keys_open(struct keys **out, const char *path, struct err *err)
 void keys_close(struct keys *k)
 {
     if (!k) return;
-    sodium_memzero(k->secret, sizeof k->secret);
+    crypto_wipe(k->secret, sizeof k->secret);
     free(k->key);
     free(k->tenant);
     free(k);
@@ -212,12 +210,12 @@ bool keys_exposed(const struct keys *k)
 
 bool keys_match(const struct keys *k, const char *key, size_t n, uint32_t *tenant)
 {
-    unsigned char presented[DIGEST];
-    digest(k, presented, key, n);
+    struct crypto_hash presented;
+    crypto_hash(&presented, k->secret, key, n);
 
     uint32_t found = 0, which = 0;
     for (uint32_t i = 0; i < k->n_keys; i++) {
-        uint32_t same = sodium_memcmp(k->key[i].digest, presented, DIGEST) == 0;
+        uint32_t same = same_digest(&k->key[i].digest, &presented);
         found |= same;
         which |=
             (0 - same) & k->key[i].tenant;  // digests differ: at most one is the same

@@ -1,4 +1,4 @@
-/* keys.h - API keys: which tenant a presented key belongs to (the only user of libsodium).
+/* keys.h - API keys: which tenant a presented key belongs to.
  *
  * File     lines of `tenant key`; empty lines and lines that begin with # are skipped.
  *          A tenant may have several keys.  Key: 16 to 256 visible ASCII characters;
