@@ -1,13 +1,15 @@
 /* block_id.h - the name of a full KV block: what it holds, under which model, for whom.
  *
  *     id = BLAKE2b-256(key, parent id || tokens, little-endian i32)
- *     key = BLAKE2b-256(fingerprint || length of salt || salt)
+ *     key = BLAKE2b-256(fingerprint || length of salt, little-endian u64 || salt)
+ *     tenant = the first 8 bytes, little-endian, of BLAKE2b-256("dormouse tenant" || name)
  *
  * The parent's id stands for all tokens before the block, so that equal ids mean equal
  * prefixes; the first block's parent is all zeros.  The key keeps tenants apart: with
  * another salt no name can be guessed or met.  Names decide nothing alone: the tokens are
  * kept with a block and compared on every match.
  *
+ * Caller   has opened kernels/crypto.h.
  * Threads  pure functions.
  */
 #ifndef OFFLOAD_BLOCK_ID_H
@@ -34,7 +36,8 @@ struct block_meta {
 
 void block_key_derive(struct block_key *out, const struct crypto_hash *fingerprint,
                       const void *salt, size_t salt_n);
-/* Fills id, parent, tokens and depth of `out` from the block before (NULL: none). */
+/* Fills `out` for the KV_BLOCK_TOKENS tokens that follow the block before (NULL: none),
+ * which may be `out` itself. */
 void block_meta_next(struct block_meta *out, const struct block_meta *before,
                      const struct block_key *key, const int32_t *tokens,
                      uint64_t tenant);

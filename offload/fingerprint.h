@@ -3,7 +3,15 @@
  * A block is found only under the fingerprint it was written with: any change below makes
  * all older blocks unreachable, and none can be taken for another's.
  *
+ *     fingerprint = BLAKE2b-256("dormouse fingerprint" || FINGERPRINT_LAYOUT || fields)
+ *
+ * Fields stand in the order of struct fingerprint_parts: hashes as their 32 bytes, numbers
+ * as little-endian u32, floats as the u32 of their bits, texts (the element type is its
+ * name) and inv_freq behind their length, a little-endian u64.  So padding never counts, a
+ * NaN equals itself, and -0 is not 0.
+ *
  * Caller   gives content hashes of the weights and of the text side; offload knows neither.
+ *          Has opened kernels/crypto.h.
  * Threads  pure functions.
  */
 #ifndef OFFLOAD_FINGERPRINT_H
@@ -24,7 +32,8 @@ struct fingerprint_parts {
     uint32_t q_heads, window;      // attention
     float scale, norm_eps;
     const float *inv_freq;  // (kv.head_dim / 2): positions, after scaling
-    char arithmetic[64];    // of the backend: what must be equal for equal bits
+    char arithmetic
+        [64];  // of the backend: what must be equal for equal bits; ends at NUL
     uint32_t parallel_ranks, parallel_rank;
 };
 
