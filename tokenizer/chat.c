@@ -11,9 +11,16 @@
 #define MAX_CONTEXT_DEPTH 64
 #define MAX_FILE          ((size_t)64 << 20)
 
+#define HASH_TAG "dormouse chat 1"
+
+struct script {
+    struct jinja *code;          // NULL: there is none
+    struct crypto_hash content;  // of its source
+};
+
 struct chat_template {
-    struct jinja *plain;
-    struct jinja *with_tools;  // NULL: `plain` serves both
+    struct script plain;
+    struct script with_tools;  // none: `plain` serves both
     char *bos, *eos;           // NULL where the model names none
     char *source_name;
 };
@@ -96,17 +103,19 @@ static int read_token(struct json_value config, const char *key, const char *pat
     return 0;
 }
 
-static int compile(struct jinja **out, const char *source, size_t n, const char *name,
+static int compile(struct script *out, const char *source, size_t n, const char *name,
                    struct err *err)
 {
     struct err why = {{0}};
-    int rc = jinja_compile(out, source, n, &why);
+    int rc = crypto_open(&why);
+    if (rc == 0) rc = jinja_compile(&out->code, source, n, &why);
+    if (rc == 0) crypto_hash(&out->content, NULL, source, n);
     return rc && name ? err_set(err, rc, "%s: %s", name, why.msg)
            : rc       ? err_set(err, rc, "%s", why.msg)
                       : 0;
 }
 
-static int compile_json(struct jinja **out, struct json_value source, const char *name,
+static int compile_json(struct script *out, struct json_value source, const char *name,
                         struct err *err)
 {
     if (!json_is(source, JSON_STRING))
@@ -136,12 +145,12 @@ static int open_from_config(struct chat_template *t, struct json_value config,
     for (struct json_iter i = json_iter(v); json_next(&i);) {
         struct json_value name = json_get(i.value, "name");
         bool tools = json_equals(name, "tool_use");
-        struct jinja **slot = tools ? &t->with_tools : &t->plain;
-        if ((!tools && !json_equals(name, "default")) || *slot) continue;
+        struct script *slot = tools ? &t->with_tools : &t->plain;
+        if ((!tools && !json_equals(name, "default")) || slot->code) continue;
         int rc = compile_json(slot, json_get(i.value, "template"), t->source_name, err);
         if (rc) return rc;
     }
-    if (t->plain) return 0;
+    if (t->plain.code) return 0;
     return err_set(err, -ENOENT, "%s names no template \"default\"", t->source_name);
 }
 
@@ -217,12 +226,42 @@ int chat_open(struct chat_template **out, const char *source, size_t n, const ch
 void chat_close(struct chat_template *t)
 {
     if (!t) return;
-    jinja_free(t->plain);
-    jinja_free(t->with_tools);
+    jinja_free(t->plain.code);
+    jinja_free(t->with_tools.code);
     free(t->bos);
     free(t->eos);
     free(t->source_name);
     free(t);
+}
+
+static void add_part(struct crypto_state *s, const struct crypto_hash *content)
+{
+    crypto_add_u32(s, content != NULL);
+    if (content) crypto_add(s, content->bytes, sizeof content->bytes);
+}
+
+static void add_script(struct crypto_state *s, const struct script *x)
+{
+    add_part(s, x->code ? &x->content : NULL);
+}
+
+static void add_text(struct crypto_state *s, const char *text)
+{
+    struct crypto_hash content;
+    if (text) crypto_hash(&content, NULL, text, strlen(text));
+    add_part(s, text ? &content : NULL);
+}
+
+void chat_content_hash(const struct chat_template *t, struct crypto_hash *out)
+{
+    struct crypto_state s;
+    crypto_begin(&s, NULL);
+    crypto_add(&s, HASH_TAG, sizeof HASH_TAG - 1);
+    add_script(&s, &t->plain);
+    add_script(&s, &t->with_tools);
+    add_text(&s, t->bos);
+    add_text(&s, t->eos);
+    crypto_end(&s, out);
 }
 
 const char *chat_source_name(const struct chat_template *t)
@@ -236,7 +275,7 @@ const char *chat_eos_token(const struct chat_template *t)
 
 bool chat_uses_tools(const struct chat_template *t)
 {
-    return t->with_tools || jinja_mentions(t->plain, "tools");
+    return t->with_tools.code || jinja_mentions(t->plain.code, "tools");
 }
 
 /* ---- rendering ---------------------------------------------------------------- */
@@ -301,8 +340,8 @@ int chat_render(const struct chat_template *t, const char *context, size_t n,
     }
     struct json_value tools = json_get(in.context, "tools");
     bool given = json_exists(tools) && !json_is(tools, JSON_NULL);
-    rc = jinja_render(given && t->with_tools ? t->with_tools : t->plain, &in, &text,
-                      &why);
+    rc = jinja_render(given && t->with_tools.code ? t->with_tools.code : t->plain.code,
+                      &in, &text, &why);
     json_close(json);
     if (rc) return describe(&why, rc, err);
     struct chat_text made = {.text = text.text, .n = text.n};

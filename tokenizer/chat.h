@@ -26,6 +26,10 @@ NODISCARD int chat_open(struct chat_template **out, const char *source, size_t n
                         const char *bos, const char *eos, struct err *err);
 void chat_close(struct chat_template *t);  // NULL is fine
 
+/* BLAKE2b-256 of all that makes text besides the context, wherever it was read from:
+ * "dormouse chat 1", then for each of template, template for tools, BOS and EOS a
+ * little-endian u32 1 and the BLAKE2b-256 of its bytes, or 0 where there is none. */
+void chat_content_hash(const struct chat_template *t, struct crypto_hash *out);
 const char *chat_source_name(const struct chat_template *t);  // for the start-up log
 const char *chat_eos_token(const struct chat_template *t);    // "" where none is named
 /* Does the template of that kind exist at all (see Source). */

@@ -32,6 +32,11 @@ void tokenizer_close(struct tokenizer *t)
 
 /* ---- questions ---- */
 
+const struct crypto_hash *tokenizer_content_hash(const struct tokenizer *t)
+{
+    return &t->content;
+}
+
 uint32_t tokenizer_size(const struct tokenizer *t)
 {
     return t->vocab.size;

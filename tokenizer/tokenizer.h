@@ -10,7 +10,7 @@
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
-#include "kernels/base.h"
+#include "kernels/crypto.h"
 
 struct tokenizer;
 
@@ -33,6 +33,9 @@ NODISCARD int tokenizer_open_dir(struct tokenizer **out, const char *dir,
 NODISCARD int tokenizer_open(struct tokenizer **out, const char *data, size_t n,
                              const char *name, struct err *err);
 void tokenizer_close(struct tokenizer *t);  // NULL is fine
+
+/* BLAKE2b-256 of the bytes of the file it was read from.  Borrowed. */
+const struct crypto_hash *tokenizer_content_hash(const struct tokenizer *t);
 
 /* One more than the highest id that has a token. */
 uint32_t tokenizer_size(const struct tokenizer *t);

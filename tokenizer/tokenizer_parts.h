@@ -22,6 +22,7 @@ struct tokenizer {
     struct added_tokens added;
     struct pretokenizer pretokenizer;
     struct token_list prefix, suffix;
+    struct crypto_hash content;
 };
 
 #endif

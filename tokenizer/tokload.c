@@ -100,13 +100,16 @@ int tokenizer_open(struct tokenizer **out, const char *data, size_t n, const cha
 {
     struct err why;
     struct json *json = NULL;
-    int rc = n > MAX_FILE ? err_set(&why, -EINVAL, "it is larger than 256 MiB")
-                          : json_open(&json, data, n, JSON_MAX_DEPTH, &why);
+    int rc = crypto_open(&why);
+    if (rc == 0 && n > MAX_FILE)
+        rc = err_set(&why, -EINVAL, "it is larger than 256 MiB");
+    if (rc == 0) rc = json_open(&json, data, n, JSON_MAX_DEPTH, &why);
     if (rc < 0) return err_set(err, rc, "%s: %s", name, why.msg);
 
     struct tokenizer *t = calloc(1, sizeof *t);
     struct loader l = {t, json_root(json), name, err};
     rc = t ? load(&l) : -ENOMEM;
+    if (rc == 0) crypto_hash(&t->content, NULL, data, n);
     json_close(json);
     if (rc == -ENOMEM) err_set(err, rc, "%s: no memory for the tokenizer", name);
     if (rc < 0) {
