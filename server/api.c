@@ -39,9 +39,11 @@ static int check_sizes(const struct api *a, enum api_kind kind,
         }
         if (n >= a->capacity) {
             return api_fail(e, 400, "context_length_exceeded", what,
-                            "this model's maximum context length is %u tokens, one of "
-                            "them for the answer, but %s come to %zu tokens",
-                            a->capacity, kind == API_CHAT ? "the messages" : what, n);
+                            "at most %u tokens fit, one of them for the answer (this "
+                            "model's maximum context length is %u tokens), but %s come "
+                            "to %zu tokens",
+                            a->capacity, a->o.config->context,
+                            kind == API_CHAT ? "the messages" : what, n);
         }
     }
     return 0;
