@@ -11,17 +11,18 @@
 #include "offload/ssd_sys.h"
 
 #include <fcntl.h>
-#include <stdatomic.h>
+#include <pthread.h>
 
 struct fault_sys {
     struct ssd_sys sys;
+    pthread_mutex_t lock;            // workers may still be wiping when a test goes on
     int open_direct, reserve, ring;  // 0, or -errno
     int direct_io;                   // 0, or -errno of transfers before any succeeds
     bool on_read, on_write;
     uint64_t from, until;
     int code;
     ssize_t bytes;
-    atomic_ullong calls, hits;
+    uint64_t calls, hits;
 };
 
 static inline const struct fault_sys *fault_sys_of(const struct ssd_sys *sys)
@@ -29,15 +30,23 @@ static inline const struct fault_sys *fault_sys_of(const struct ssd_sys *sys)
     return CONTAINER_OF((struct ssd_sys *)(uintptr_t)sys, struct fault_sys, sys);
 }
 
+static inline ssize_t fault_choose(struct fault_sys *f, bool write, ssize_t res)
+{
+    if (write ? !f->on_write : !f->on_read) return res;
+    uint64_t n = ++f->calls;
+    if (n < f->from || n >= f->until || res < 0) return res;
+    f->hits++;
+    if (f->code) return f->code;
+    return f->bytes ? (f->bytes < res ? f->bytes : res) : res / 2;
+}
+
 static inline ssize_t fault_apply(const struct ssd_sys *sys, bool write, ssize_t res)
 {
     struct fault_sys *f = (struct fault_sys *)(uintptr_t)fault_sys_of(sys);
-    if (write ? !f->on_write : !f->on_read) return res;
-    uint64_t n = atomic_fetch_add(&f->calls, 1) + 1;
-    if (n < f->from || n >= f->until || res < 0) return res;
-    atomic_fetch_add(&f->hits, 1);
-    if (f->code) return f->code;
-    return f->bytes ? (f->bytes < res ? f->bytes : res) : res / 2;
+    pthread_mutex_lock(&f->lock);
+    res = fault_choose(f, write, res);
+    pthread_mutex_unlock(&f->lock);
+    return res;
 }
 
 static inline int fault_open(const struct ssd_sys *sys, int dir, const char *name,
@@ -75,24 +84,30 @@ static inline int fault_ring(const struct ssd_sys *sys)
 
 static inline void fault_sys_init(struct fault_sys *f)
 {
-    *f = (struct fault_sys){.sys = {
-                                .open = fault_open,
-                                .reserve = fault_reserve,
-                                .read = fault_read,
-                                .write = fault_write,
-                                .ring = fault_ring,
-                                .landed = fault_apply,
-                            }};
+    *f = (struct fault_sys){.lock = PTHREAD_MUTEX_INITIALIZER};
+    f->sys = (struct ssd_sys){
+        .open = fault_open,
+        .reserve = fault_reserve,
+        .read = fault_read,
+        .write = fault_write,
+        .ring = fault_ring,
+        .landed = fault_apply,
+    };
 }
 
-/* From now on. */
-static inline void fault_sys_set(struct fault_sys *f, bool on_read, bool on_write,
-                                 uint64_t from, uint64_t until, int code, ssize_t bytes)
+/* From now on; returns how many the setting before has hit. */
+static inline uint64_t fault_sys_set(struct fault_sys *f, bool on_read, bool on_write,
+                                     uint64_t from, uint64_t until, int code,
+                                     ssize_t bytes)
 {
+    pthread_mutex_lock(&f->lock);
+    uint64_t hits = f->hits;
     f->on_read = on_read, f->on_write = on_write;
     f->from = from, f->until = until;
     f->code = code, f->bytes = bytes;
     f->calls = f->hits = 0;
+    pthread_mutex_unlock(&f->lock);
+    return hits;
 }
 
 #endif

@@ -73,16 +73,14 @@ static void each_transfer_in_turn(bool threads, bool write, uint64_t count, int 
         if (write) fault_sys_set(&f, false, true, n, n + count, code, bytes);
         move_all(&w, &b, TIER_STORE);
         int failed = b.failed;
-        hits = f.hits;
         if (!write) {
             fault_sys_set(&f, true, false, n, n + count, code, bytes);
             move_all(&w, &b, TIER_LOAD);
             failed += b.failed;
-            hits = f.hits;
             assert_true(w.tier->health.writable);
         }
         if (failed > may_fail) fail_msg("%d failed, not %d", failed, may_fail);
-        fault_sys_set(&f, false, false, 0, 0, 0, 0);
+        hits = fault_sys_set(&f, false, false, 0, 0, 0, 0);
         check_what_is_there(&w);
         world_restart(&w);
         assert_int_equal(w.found.blocks + w.found.damaged, CONVERSATIONS - failed);
