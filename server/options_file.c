@@ -6,6 +6,7 @@
 #include "kernels/file.h"
 #include "server/options_table.h"
 
+#include <assert.h>
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 
 #define FILE_MAX (1u << 20)
 #define LINE_CAP 2048  // of inih's buffer: a value of OPTION_TEXT and its key fit
-#define OPTIONS  64    // room for marks; more than the table has
+#define OPTIONS  64    // room for marks; at least as many as the table has
 
 /* inih asks for lines and hands out keys, but tells no line number to its handler (that
  * is fixed when the library is built), so the lines are counted where they are given. */
@@ -62,6 +63,7 @@ static int handle(void *user, const char *section, const char *key, const char *
         r->rc = option_unknown(key, where, false, r->err);
         return 0;
     }
+    assert(option_count <= OPTIONS);
     unsigned *seen = &r->seen[o - option_table];
     if (*seen) {
         r->rc = err_set(r->err, -EINVAL, "%s was set in line %u already", where, *seen);
