@@ -268,14 +268,10 @@ const char *chat_source_name(const struct chat_template *t)
 {
     return t->source_name;
 }
+
 const char *chat_eos_token(const struct chat_template *t)
 {
     return t->eos ? t->eos : "";
-}
-
-bool chat_uses_tools(const struct chat_template *t)
-{
-    return t->with_tools.code || jinja_mentions(t->plain.code, "tools");
 }
 
 /* ---- rendering ---------------------------------------------------------------- */
