@@ -383,6 +383,57 @@ static void the_record_used_longest_ago_makes_place_for_a_new_one(void **state)
     world_close(&w);
 }
 
+/* Step only when the store says so, or while a transfer is in flight; how many steps until
+ * it says never. */
+static uint32_t follow(struct world *w)
+{
+    uint32_t steps = 0;
+    for (; steps < 20000; steps++) {
+        uint64_t next = kvstore_next(w->kv, w->now);
+        assert_true(next >= w->now);
+        if (kvstore_in_flight(w->kv)) {
+            w->now += 1000;
+        } else if (next == UINT64_MAX) {
+            return steps;
+        } else {
+            w->now = next;
+        }
+        world_step(w);
+    }
+    return steps;
+}
+
+static void stepping_when_it_says_so_does_all_that_is_due_and_never_spins(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 8; kind++) {
+        struct world w;
+        world_open(&w, (struct sizes){32, kind == 6 ? 0 : 12, kind == 7 ? 0 : 40});
+        struct policy p = w.o.policy;
+        if (kind == 1) p.ram_quota = 5 * PAGE;
+        if (kind == 2) p.ssd_quota = 5 * PAGE;
+        if (kind == 3) p.ssd_bytes_per_day = 3 * PAGE;
+        if (kind == 4) p.second_touch = true;
+        if (kind == 5) w.ssd->broken = true;
+        restart_with(&w, &p);
+        struct text t[5];
+        for (uint64_t i = 0; i < 5; i++) {
+            t[i] = chat(i % 2, 5, 500 + i);
+            turn(&w, &t[i], 0, 0);
+            w.now += SEC;
+        }
+        assert_int_equal(kvstore_hold(w.kv, 1, t[3].name, w.now + 300 * SEC), 0);
+        assert_true(follow(&w) < 600);
+        assert_true(w.now < 2000 * SEC);
+        if (kind == 0) {
+            for (int i = 0; i < 5; i++)
+                assert_int_equal(found(&w, &t[i]).by[KV_DEVICE], 0);
+            assert_int_equal(slots_used(w.o.ssd->slots), 25);
+        }
+        world_close(&w);
+    }
+}
+
 static void options_that_do_not_fit_are_refused_whole(void **state)
 {
     (void)state;
@@ -426,6 +477,7 @@ int main(void)
         cmocka_unit_test(after_a_restart_the_ssds_conversations_are_there_and_wake),
         cmocka_unit_test(a_conversation_without_a_name_keeps_the_one_it_was_given),
         cmocka_unit_test(the_record_used_longest_ago_makes_place_for_a_new_one),
+        cmocka_unit_test(stepping_when_it_says_so_does_all_that_is_due_and_never_spins),
         cmocka_unit_test(options_that_do_not_fit_are_refused_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
