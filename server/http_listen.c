@@ -85,6 +85,7 @@ int http_listen(const struct options *o, bool keys, int *fd, char *address, size
         return 0;
     }
     if (last == -EPERM) return last;
-    return err_set(err, last, "cannot listen on %s port %u: %s", o->host, o->port,
-                   strerror(-last));
+    return err_set(err, last, "cannot listen on %s port %u: %s%s", o->host, o->port,
+                   strerror(-last),
+                   last == -EADDRINUSE ? "; --port N takes another, --port 0 any" : "");
 }
