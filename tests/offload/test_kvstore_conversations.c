@@ -1,0 +1,160 @@
+/* The store: conversations by name, deleted, and found again after a restart. */
+#include "tests/offload/kvstore_world.h"
+
+static bool in_memory(const unsigned char *at, size_t n, const struct text *t,
+                      uint32_t b)
+{
+    unsigned char want[PAGE];
+    text_bytes(t, b, want);
+    return memmem(at, n, want, PAGE) != NULL;
+}
+
+static void deleting_takes_the_bytes_from_every_tier_but_what_others_share(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 16, 32});
+    struct text a = chat(0, 3, 15), b = a;
+    text_add(&a, 3 * B, 16);
+    text_add(&b, 2 * B, 17);
+    turn(&w, &a, 0, 0);
+    turn(&w, &b, 0, 0);
+    assert_string_not_equal(a.name, b.name);
+    world_pass(&w, 40 * SEC);
+    where(&w, &a, 6, 6, 6);
+    where(&w, &b, 5, 5, 5);
+    assert_int_equal(kvstore_forget(w.kv, 0, a.name), 0);
+    assert_true(kvstore_check(w.kv));
+    struct kv_conversation c;
+    assert_false(kvstore_conversation_find(w.kv, 0, a.name, &c));
+    assert_int_equal(found(&w, &a).blocks, 3);
+    where(&w, &b, 5, 5, 5);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_equal(in_memory(w.ssd->bytes, 32 * PAGE, &a, i), i < 3);
+    assert_int_equal(kvstore_forget(w.kv, 0, b.name), 0);
+    assert_int_equal(found(&w, &b).blocks, 0);
+    assert_int_equal(slots_used(w.o.ram->slots) + slots_used(w.o.ssd->slots), 0);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_false(in_memory(w.ssd->bytes, 32 * PAGE, &b, i));
+    assert_int_equal(fake_free(&w.pages), 16);
+    world_close(&w);
+}
+
+static void deleting_takes_older_replies_and_what_is_above_a_gap_too(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){24, 0, 32});
+    struct text t = chat(0, 4, 18), again = t, stranger = chat(0, 2, 20);
+    text_add(&t, 1, 1);
+    again = t;
+    turn(&w, &stranger, 0, 0);
+    turn(&w, &t, 3 * B, 2);
+    turn(&w, &again, 2 * B, 3);  // the reply is made again
+    assert_string_equal(t.name, again.name);
+    sleep_now(&w, &again);
+    world_pass(&w, 100 * SEC);
+    assert_int_equal(found(&w, &t).blocks, 7);
+    assert_int_equal(tier_drop(w.o.ssd, &again.meta[2].id), 0);  // damaged, say
+    assert_int_equal(kvstore_forget(w.kv, 0, again.name), 0);
+    assert_true(kvstore_check(w.kv));
+    assert_int_equal(found(&w, &again).blocks, 0);
+    assert_int_equal(found(&w, &stranger).blocks, 2);
+    assert_int_equal(slots_used(w.o.ssd->slots), 2);
+    world_close(&w);
+}
+
+static void after_a_restart_the_ssds_conversations_are_there_and_wake(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 16, 32});
+    struct text a = chat(0, 3, 21), b = a, c = chat(1, 2, 22);
+    text_add(&a, 3 * B, 23);
+    text_add(&b, 2 * B, 24);
+    turn(&w, &a, 0, 0);
+    turn(&w, &b, 0, 0);
+    turn(&w, &c, 0, 0);
+    for (int i = 0; !kvstore_drain(w.kv, w.now); i++) assert_true(i < 1000);
+    assert_int_equal(slots_used(w.o.ssd->slots), 6 + 2 + 2);
+    world_settle(&w);
+    kvstore_close(w.kv);
+    w.o.ram = (tier_close(w.o.ram), NULL);
+    world_start(&w);
+
+    assert_int_equal(kvstore_conversations(w.kv), 3);
+    a.name[0] = 0;
+    struct kv_wake_report r = turn(&w, &a, 0, 0);
+    assert_int_equal(r.loaded[KV_SSD], 5);
+    text_add(&b, 20, 25);
+    b.name[0] = 0;
+    r = turn(&w, &b, 0, 0);
+    assert_int_equal(r.blocks, 5);
+    assert_int_equal(kvstore_conversations(w.kv),
+                     4);  // a's prompt ended before its leaf
+    world_close(&w);
+}
+
+static void a_conversation_without_a_name_keeps_the_one_it_was_given(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){40, 16, 0});
+    struct text a = chat(0, 3, 26), b = a;
+    turn(&w, &a, 20, 1);
+    char name[KVSTORE_CONVERSATION];
+    memcpy(name, a.name, sizeof name);
+    for (uint64_t i = 0; i < 3; i++) {
+        a.name[0] = 0;
+        text_add(&a, 20, i);
+        turn(&w, &a, 20, i);
+        assert_string_equal(a.name, name);
+    }
+    turn(&w, &b, 30, 9);  // the same first message, another day
+    assert_string_not_equal(b.name, name);
+    assert_int_equal(kvstore_conversations(w.kv), 2);
+    struct kv_conversation c;
+    assert_true(kvstore_conversation_at(w.kv, 0, &c));
+    assert_string_equal(c.name, b.name);
+    assert_true(kvstore_conversation_at(w.kv, 1, &c));
+    assert_string_equal(c.name, name);
+    assert_int_equal(c.tokens, a.n);
+    assert_int_equal(c.state, KV_IDLE);
+    assert_false(kvstore_conversation_at(w.kv, 2, &c));
+    world_close(&w);
+}
+
+static void the_record_used_longest_ago_makes_place_for_a_new_one(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){40, 64, 0});
+    struct kv_conversation c;
+    char first[KVSTORE_CONVERSATION] = "";
+    for (uint64_t i = 0; i < 40; i++) {
+        struct text t = chat(0, 1, 400 + i);
+        snprintf(t.name, sizeof t.name, "chat %d", (int)i);
+        if (i == 0) memcpy(first, t.name, sizeof first);
+        turn(&w, &t, 0, 0);
+        assert_true(kvstore_conversation_find(w.kv, 0, t.name, &c));
+        world_pass(&w, 100 * SEC);
+    }
+    assert_int_equal(kvstore_conversations(w.kv), w.o.max_conversations);
+    assert_false(kvstore_conversation_find(w.kv, 0, first, &c));
+    struct text t = chat(0, 1, 400);
+    assert_int_equal(found(&w, &t).by[KV_RAM], 1);  // its blocks are still there
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            deleting_takes_the_bytes_from_every_tier_but_what_others_share),
+        cmocka_unit_test(deleting_takes_older_replies_and_what_is_above_a_gap_too),
+        cmocka_unit_test(after_a_restart_the_ssds_conversations_are_there_and_wake),
+        cmocka_unit_test(a_conversation_without_a_name_keeps_the_one_it_was_given),
+        cmocka_unit_test(the_record_used_longest_ago_makes_place_for_a_new_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
