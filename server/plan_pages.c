@@ -36,7 +36,9 @@ uint32_t plan_pages_take(struct plan_pages *p)
 void plan_pages_unref(struct plan_pages *p, uint32_t page)
 {
     assert(page < p->capacity && p->refs[page]);
-    if (--p->refs[page] == 0) p->free[p->n_free++] = page;
+    uint32_t left = --p->refs[page];
+    if (left == 0) p->free[p->n_free++] = page;
+    if (left == 1) p->n_shared--;
 }
 
 /* ---- as the store wants them ---- */
@@ -50,7 +52,7 @@ static void ref(void *arg, uint32_t page)
 {
     struct plan_pages *p = arg;
     assert(p->refs[page]);
-    p->refs[page]++;
+    if (++p->refs[page] == 2) p->n_shared++;
 }
 
 static void unref(void *arg, uint32_t page)
@@ -66,6 +68,11 @@ static uint32_t refs(void *arg, uint32_t page)
 static uint32_t count_free(void *arg)
 {
     return ((struct plan_pages *)arg)->n_free;
+}
+
+static uint32_t count_shared(void *arg)
+{
+    return ((struct plan_pages *)arg)->n_shared;
 }
 
 /* An address that nothing may be read from: a virtual tier never looks at it. */
@@ -84,5 +91,6 @@ struct kv_pages plan_pages_for_store(struct plan_pages *p)
                              .unref = unref,
                              .refs = refs,
                              .free = count_free,
+                             .shared = count_shared,
                              .address = address};
 }

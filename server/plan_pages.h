@@ -12,6 +12,7 @@
 struct plan_pages {
     uint32_t *refs, *free;  // (capacity)
     uint32_t capacity, n_free;
+    uint32_t n_shared;  // have a count of 2 or more
 };
 
 NODISCARD int plan_pages_open(struct plan_pages *p, uint32_t capacity, struct err *err);

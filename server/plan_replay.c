@@ -84,6 +84,7 @@ static void move_clock(struct plan_world *w, uint64_t to)
         kvstore_step(w->kv, w->now);
     }
     w->now = to;
+    kvstore_step(w->kv, to);
 }
 
 static void take_arrivals(struct plan_world *w)
@@ -99,8 +100,8 @@ static int run(struct plan_world *w, struct err *err)
 {
     for (;;) {
         take_arrivals(w);
-        kvstore_step(w->kv, w->now);
         plan_admit(w);
+        kvstore_step(w->kv, w->now);  // starts what was asked for
         uint64_t next = plan_heap_next(&w->arrivals);
         if (plan_compute_busy(w)) {
             if (plan_waits_for_load(w) && next_landing(w) < next)
@@ -108,7 +109,6 @@ static int run(struct plan_world *w, struct err *err)
             uint64_t ns = plan_compute_begin(w, next);
             w->result->busy += ns;
             move_clock(w, w->now + ns);
-            kvstore_step(w->kv, w->now);
             plan_compute_end(w);
             continue;
         }
