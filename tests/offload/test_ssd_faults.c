@@ -107,6 +107,33 @@ static void transfers_that_are_all_short_get_there_as_long_as_they_move(void **s
         each_transfer_in_turn(k & 1, k & 2, UINT64_MAX / 2, 0, 4097, 0);
 }
 
+static void a_block_may_take_as_many_steps_as_it_has_pages(void **state)
+{
+    (void)state;
+    unsigned char *buf = take_buffer(64 * DISK_PAGE);
+    for (int threads = 0; threads < 2; threads++) {
+        struct world w;
+        struct fault_sys f;
+        world_ssd(&w, "/tmp", 16);
+        fault_sys_init(&f);
+        w.ssd.sys = &f.sys;
+        w.ssd.no_uring = threads;
+        w.ssd.block_bytes = 64 * DISK_PAGE;
+        w.ssd.bytes = (uint64_t)200 * DISK_PAGE;
+        world_start(&w);
+        fault_sys_set(&f, true, true, 1, UINT64_MAX, 0, DISK_PAGE + 1);
+        struct block_meta m = block_meta_of(1, 0);
+        block_fill(buf, 64 * DISK_PAGE, &m);
+        assert_int_equal(move(w.tier, TIER_STORE, &m, buf, 1), 0);
+        memset(buf, 0, 64 * DISK_PAGE);
+        assert_int_equal(move(w.tier, TIER_LOAD, &m, buf, 1), 0);
+        assert_true(block_holds(buf, 64 * DISK_PAGE, &m));
+        assert_int_equal(fault_sys_set(&f, false, false, 0, 0, 0, 0), 2 * 65);
+        world_close(&w);
+    }
+    free(buf);
+}
+
 static void a_transfer_that_does_not_move_is_given_up(void **state)
 {
     (void)state;
@@ -281,6 +308,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_transfer_is_continued),
         cmocka_unit_test(transfers_that_are_all_short_get_there_as_long_as_they_move),
+        cmocka_unit_test(a_block_may_take_as_many_steps_as_it_has_pages),
         cmocka_unit_test(a_transfer_that_does_not_move_is_given_up),
         cmocka_unit_test(an_interrupted_transfer_is_done_again_but_not_for_ever),
         cmocka_unit_test(neighbours_of_what_fails_once_are_done_one_by_one),
