@@ -135,8 +135,8 @@ int plan_trace_load(struct plan_trace *t, const char *path, struct err *err)
     int fd = STDIN_FILENO;
     int rc = standard ? 0 : file_open(&fd, path, err);
     if (rc) return rc;
-    char *text;
-    size_t n;
+    char *text = NULL;
+    size_t n = 0;
     rc = read_all(fd, name, &text, &n, err);
     if (!standard) close(fd);
     if (rc) return rc;
