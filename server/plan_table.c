@@ -17,11 +17,11 @@ const struct option plan_option_table[] = {
      "Make up so many conversations instead."},
     {"duration", OPTION_DURATION, FIELD(duration_ms), "24h", 1, 24 * HOURS, NULL, "trace",
      "They begin evenly over this long."},
-    {"first_tokens", OPTION_COUNT, FIELD(first_tokens), "800", 1, 65536, NULL, "trace",
+    {"first_tokens", OPTION_COUNT, FIELD(first_tokens), "600", 1, 65536, NULL, "trace",
      "Median of the tokens in the first prompt of a made-up conversation."},
     {"turn_tokens", OPTION_COUNT, FIELD(turn_tokens), "60", 1, 65536, NULL, "trace",
      "Median of the tokens that each later prompt adds."},
-    {"reply_tokens", OPTION_COUNT, FIELD(reply_tokens), "200", 1, 65536, NULL, "trace",
+    {"reply_tokens", OPTION_COUNT, FIELD(reply_tokens), "150", 1, 65536, NULL, "trace",
      "Median of the tokens of a reply."},
     {"sample", OPTION_COUNT, FIELD(sample), "100", 1, 100, NULL, "trace",
      "Replay so many percent of the conversations, whole ones: a trace of a cluster is too "
