@@ -50,15 +50,13 @@ static enum kv_source source_of(const struct kvstore *kv, const struct block_met
     return KV_SOURCES;
 }
 
-static int submit(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
+/* What the transfer's time is measured by. */
+static void ask(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
 {
     struct tier *tier = kv->level[t->level].tier;
     kv_note(kv, KV_DEVICE, t->page)->source = (uint8_t)t->level;
     t->asked = now;
     t->ahead = (uint64_t)tier->in_flight * kv->block_bytes;
-    int rc = tier_submit(tier, &t->io, now);
-    t->retry = rc == -EAGAIN;
-    return rc;
 }
 
 static bool tenant_may_load(const struct kvstore *kv, uint64_t tenant)
@@ -94,7 +92,8 @@ static int start(struct kvstore *kv, uint32_t page, uint64_t now)
     t->io.meta = *meta;
     t->io.dir = TIER_LOAD;
     t->io.buf = kv->pages.address(kv->pages.arg, page);
-    int rc = submit(kv, t, now);
+    ask(kv, t, now);
+    int rc = tier_submit(kv->level[from].tier, &t->io, now);
     if (rc == 0) return 0;
 
     kv_transfer_give(kv, t);
@@ -122,7 +121,7 @@ static bool start_of(struct kvstore *kv, struct kv_wake *w, uint64_t now)
 {
     while (w->queue.n) {
         uint32_t page = w->queue.head;
-        bool wanted = w->keep || refs(kv, page) > 1;
+        bool wanted = (w->keep && now < w->deadline) || refs(kv, page) > 1;
         if (wanted && !may_load(kv)) return false;
         if (wanted && !tenant_may_load(kv, w->tenant)) return true;
 
@@ -158,8 +157,8 @@ static void failed(struct kvstore *kv, struct kv_transfer *t)
 
 void kv_load_again(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
 {
-    int rc = submit(kv, t, now);
-    if (rc != 0 && rc != -EAGAIN) failed(kv, t);
+    ask(kv, t, now);
+    if (kv_transfer_submit(kv, t, now) != 0) failed(kv, t);
 }
 
 void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)

@@ -81,8 +81,9 @@ struct kv_transfer {
     uint32_t page;
     void *staging;  // KV_LIFT, KV_SINK
     uint64_t asked, ahead;
-    bool second;  // a load that was tried in another tier before
-    bool retry;   // the tier was busy: to be submitted again
+    bool second;      // a load that was tried in another tier before
+    bool retry;       // the tier was busy: to be submitted again
+    uint8_t refused;  // how often it was, though it had nothing to do
     uint32_t next_free;
 };
 
@@ -253,6 +254,10 @@ void kv_order_path(struct kvstore *kv, enum kv_source l, const struct block_meta
 void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i);
 uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now);
 struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job);
+/* Submit, or have it submitted again where the tier is busy (0 too).  A tier that refuses
+ * although nothing is in flight in it is asked a few times only. */
+NODISCARD int kv_transfer_submit(struct kvstore *kv, struct kv_transfer *t,
+                                 uint64_t now);
 void kv_transfer_give(struct kvstore *kv, struct kv_transfer *t);
 
 /* ---- kvstore_room.c ---- */

@@ -83,6 +83,15 @@ void kv_transfer_give(struct kvstore *kv, struct kv_transfer *t)
     *(load ? &kv->n_loads : &kv->n_stores) -= 1;
 }
 
+int kv_transfer_submit(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
+{
+    struct tier *tier = kv->level[t->level].tier;
+    bool busy = tier->in_flight > 0;
+    int rc = tier_submit(tier, &t->io, now);
+    t->retry = rc == -EAGAIN && (busy || ++t->refused < UINT8_MAX);
+    return t->retry ? 0 : rc;
+}
+
 // ---- G1 to the next level ------------------------------------------------------------------
 
 enum outcome {
@@ -234,15 +243,14 @@ void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     t->level = KV_SSD;
     t->io.dir = TIER_STORE;
     t->io.buf = t->staging;
-    int rc = tier_submit(kv->level[KV_SSD].tier, &t->io, now);
+    int rc = kv_transfer_submit(kv, t, now);
     uint32_t i;
     const struct kv_note *note = ram_note(kv, t, &i);
     // The room that was found when it left RAM may have gone to another one.
     if (rc == -ENOSPC && note &&
         kv_admit(kv, KV_SSD, t->io.meta.tenant, note->last_used, now) == 0)
-        rc = tier_submit(kv->level[KV_SSD].tier, &t->io, now);
-    t->retry = rc == -EAGAIN;
-    if (rc != 0 && rc != -EAGAIN) sink_ended(kv, t, rc == -EEXIST);
+        rc = kv_transfer_submit(kv, t, now);
+    if (rc != 0) sink_ended(kv, t, rc == -EEXIST);
 }
 
 // ---- starting --------------------------------------------------------------------------------
@@ -352,7 +360,6 @@ void kv_store_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     case KV_LIFT:
         if (t->io.res < 0) {
             kv->count.store_failed++;
-            kv_forget_slot(kv, t);
             sink_ended(kv, t, false);
         } else {
             kv_sink(kv, t, now);

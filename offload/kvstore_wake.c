@@ -352,6 +352,7 @@ void kv_prefetch(struct kvstore *kv, const struct kv_prompt *p, uint32_t record,
     w->record = record;
     w->tenant = p->tenant;
     w->keep = true;
+    w->deadline = now + kv->policy.wake_deadline;
     w->state = WAKE_QUEUE_ONLY;
     kv_wake_drained(kv, wake);
 }

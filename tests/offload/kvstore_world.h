@@ -97,6 +97,7 @@ struct fake_ssd {
     uint32_t max_wait;
     uint64_t calls, fail_at,
         fail_until;   // starts and landings in [fail_at, fail_until)
+    bool broken;      // nothing lands whole
     uint32_t damage;  // of 1000 loads
 };
 
@@ -137,7 +138,7 @@ static inline struct tier_io *fake_finish(struct tier *t)
             memset(io->buf, 0xdd, PAGE);
             io->res = -EBADMSG;
         }
-        if (fake_fails(s)) {
+        if (fake_fails(s) || s->broken) {
             memset(io->dir == TIER_LOAD ? io->buf : slot, 0xcc, PAGE);
             io->res = -EIO;
         }
@@ -448,6 +449,36 @@ static inline struct kvstore_counters counted(const struct world *w)
     struct kvstore_counters c;
     kvstore_count(w->kv, &c);
     return c;
+}
+
+static inline struct text chat(uint64_t tenant, uint32_t blocks, uint64_t seed)
+{
+    struct text t = {.tenant = tenant};
+    text_add(&t, blocks * B, seed);
+    return t;
+}
+
+static inline void restart_with(struct world *w, const struct policy *p)
+{
+    kvstore_close(w->kv);
+    w->o.policy = *p;
+    world_start(w);
+}
+
+static inline void where(struct world *w, struct text *t, uint32_t g1, uint32_t ram,
+                         uint32_t ssd)
+{
+    struct kv_conversation c;
+    assert_true(kvstore_conversation_find(w->kv, t->tenant, t->name, &c));
+    assert_int_equal(c.blocks[KV_DEVICE], g1);
+    assert_int_equal(c.blocks[KV_RAM], ram);
+    assert_int_equal(c.blocks[KV_SSD], ssd);
+}
+
+static inline void sleep_now(struct world *w, struct text *t)
+{
+    assert_int_equal(kvstore_sleep(w->kv, t->tenant, t->name, w->now), 0);
+    world_settle(w);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* The store over random schedules: many conversations, forks, edits, clients that leave,
  * few pages, tiny tiers, transfers that fail.  Whatever a wake ends with must hold the right
  * bytes, the invariants hold after every step, and at the end nothing is left. */
+#include "tests/offload/fault_medium.h"
 #include "tests/offload/kvstore_world.h"
 
 #define TEXTS    10
@@ -13,6 +14,7 @@ struct storm {
     enum { IDLE, WAITING, RUNNING } phase[REQUESTS];
     int user[TEXTS];  // the request that has it, or -1
     uint64_t seed, restarts, woken;
+    struct fault_medium ram;
 };
 
 static uint32_t pick(struct storm *s, uint32_t n)
@@ -134,6 +136,7 @@ static void restart(struct storm *s)
         struct err err;
         tier_close(w->o.ram);
         assert_int_equal(tier_ram_open(&w->o.ram, &ram, &err), 0);
+        fault_install(&s->ram, w->o.ram, 0, 0, -EIO);
     }
     world_start(w);
     s->restarts++;
@@ -153,7 +156,13 @@ static void storm(struct sizes sizes, struct policy policy, bool weak, uint64_t 
     for (int i = 0; i < TEXTS; i++) s->user[i] = -1;
     if (s->w.ssd) s->w.ssd->max_wait = 6, s->w.ssd->depth = 3;
 
+    if (s->w.o.ram) fault_install(&s->ram, s->w.o.ram, 0, 0, -EIO);
+
     for (uint32_t n = 0; n < steps; n++) {
+        if (pick(s, 100) == 0) {
+            s->ram.fail_at = s->ram.calls + pick(s, 20);
+            s->ram.fail_until = s->ram.fail_at + pick(s, 6);
+        }
         if (s->w.ssd && pick(s, 60) == 0) {
             s->w.ssd->fail_at = s->w.ssd->calls + pick(s, 20);
             s->w.ssd->fail_until = s->w.ssd->fail_at + pick(s, 6);

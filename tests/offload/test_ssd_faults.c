@@ -195,6 +195,29 @@ static void a_bad_page_costs_one_block_of_its_neighbours(void **state)
     free(b.buf);
 }
 
+static ssize_t write_nothing(const struct ssd_sys *sys, int fd, const struct iovec *v,
+                             int n, uint64_t at)
+{
+    (void)sys, (void)fd, (void)v, (void)n, (void)at;
+    return 0;
+}
+
+static void a_write_of_nothing_is_a_failure(void **state)
+{
+    (void)state;
+    struct batch b = {.buf = take_buffer(CONVERSATIONS * BUFFER_BYTES)};
+    struct world w;
+    struct fault_sys f;
+    open_world(&w, &f, true);
+    f.sys.write = write_nothing;
+    move_all(&w, &b, TIER_STORE);
+    assert_int_equal(b.failed, CONVERSATIONS);
+    assert_int_equal(w.tier->health.last_error, -EIO);
+    assert_false(w.tier->health.writable);
+    world_close(&w);
+    free(b.buf);
+}
+
 static void a_header_that_cannot_be_read_is_damaged(void **state)
 {
     (void)state;
@@ -314,6 +337,7 @@ int main(void)
         cmocka_unit_test(neighbours_of_what_fails_once_are_done_one_by_one),
         cmocka_unit_test(a_device_that_always_fails_costs_blocks_and_nothing_else),
         cmocka_unit_test(a_bad_page_costs_one_block_of_its_neighbours),
+        cmocka_unit_test(a_write_of_nothing_is_a_failure),
         cmocka_unit_test(a_header_that_cannot_be_read_is_damaged),
         cmocka_unit_test(a_limit_on_the_size_of_files_is_a_full_device),
         cmocka_unit_test(a_full_file_system_costs_blocks_and_nothing_else),

@@ -1,0 +1,484 @@
+/* The store: what stays and what goes; quotas, budgets, holds; conversations by name. */
+#include "tests/offload/kvstore_world.h"
+
+static void room_is_made_of_the_oldest_conversation_its_suffix_first(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){12, 0, 0});
+    struct text a = chat(0, 4, 1), b = chat(0, 4, 2), c = chat(0, 4, 3);
+    struct text *in_order[] = {&a, &b, &c};
+    for (int i = 0; i < 3; i++, w.now += SEC) turn(&w, in_order[i], 0, 0);
+    turn(&w, &a, 0, 0);  // the oldest is b now
+    for (uint32_t n = 1; n <= 12; n++) {
+        assert_int_equal(kvstore_make_room(w.kv, n, w.now), n);
+        assert_int_equal(found(&w, &b).blocks, n < 4 ? 4 - n : 0);
+        assert_int_equal(found(&w, &c).blocks, n < 4 ? 4 : n < 8 ? 8 - n : 0);
+        assert_int_equal(found(&w, &a).blocks, n < 8 ? 4 : 12 - n);
+    }
+    assert_int_equal(counted(&w).lost, 13);  // a made room for its own last block
+    assert_int_equal(kvstore_conversations(w.kv), 0);
+    world_close(&w);
+}
+
+static void clean_pages_go_before_unsaved_ones(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){12, 8, 0});
+    struct text a = chat(0, 4, 1), b = chat(0, 4, 2);
+    turn(&w, &a, 0, 0);
+    world_pass(&w, 10 * SEC);
+    turn(&w, &b, 0, 0);
+    turn(&w, &a, 0, 0);  // b is older, but only a is in RAM
+    assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 8);
+    assert_int_equal(found(&w, &a).by[KV_RAM], 4);
+    assert_int_equal(found(&w, &b).by[KV_DEVICE], 4);
+    assert_int_equal(counted(&w).lost, 0);
+    world_close(&w);
+}
+
+static void active_pages_are_never_freed(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){12, 8, 0});
+    struct text t = chat(0, 4, 4);
+    turn(&w, &t, 0, 0);
+    world_pass(&w, 10 * SEC);
+    struct request r;
+    request_begin(&w, &r, &t);
+    assert_int_equal(kvstore_available(w.kv), 9);
+    assert_int_equal(kvstore_make_room(w.kv, 12, w.now), 9);
+    assert_int_equal(kvstore_sleep(w.kv, 0, t.name, w.now), -EBUSY);
+    assert_int_equal(kvstore_forget(w.kv, 0, t.name), -EBUSY);
+    assert_int_equal(kvstore_prefetch(w.kv, 0, t.name, w.now), -EBUSY);
+    world_pass(&w, 1000 * SEC);
+    assert_true(request_ready(&w, &r));
+    request_end(&w, &r);
+    world_close(&w);
+}
+
+static void a_held_conversation_stays_in_g1_or_ram_until_then(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){12, 4, 32});
+    struct text t = chat(0, 3, 5);
+    turn(&w, &t, 0, 0);
+    assert_int_equal(kvstore_hold(w.kv, 0, t.name, w.now + 500 * SEC), 0);
+    assert_int_equal(kvstore_make_room(w.kv, 12, w.now), 9);
+    world_pass(&w, 10 * SEC);
+    assert_int_equal(kvstore_make_room(w.kv, 12, w.now), 12);  // RAM has it
+    for (uint64_t i = 0; i < 5; i++) {
+        struct text other = chat(0, 4, 60 + i);
+        turn(&w, &other, 0, 0);
+        world_pass(&w, 70 * SEC);
+        where(&w, &t, 0, 3, 3);
+    }
+    world_pass(&w, 500 * SEC);
+    struct text other = chat(0, 4, 77);
+    turn(&w, &other, 0, 0);
+    world_pass(&w, 70 * SEC);
+    where(&w, &t, 0, 0, 3);
+    world_close(&w);
+}
+
+static void what_just_came_up_goes_only_when_nothing_else_is_left(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){8, 16, 0});
+    struct policy p = w.o.policy;
+    p.residency = 10 * SEC;
+    p.high = p.low = 1;
+    restart_with(&w, &p);
+    struct text a = chat(0, 4, 6), b = chat(0, 3, 7);
+    turn(&w, &a, 0, 0);
+    sleep_now(&w, &a);
+    turn(&w, &a, 0, 0);  // came up now
+    w.now += SEC;
+    turn(&w, &b, 0, 0);
+    assert_int_equal(kvstore_make_room(w.kv, 4, w.now), 4);
+    assert_true(found(&w, &a).by[KV_DEVICE] >= 3);
+    assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 8);
+    world_close(&w);
+}
+
+static void a_tenant_over_its_quota_gives_up_its_own_oldest(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 0, 32});
+    struct policy p = w.o.policy;
+    p.ssd_quota = 6 * PAGE;
+    restart_with(&w, &p);
+    struct text other = chat(1, 5, 8), a = chat(0, 4, 9), b = chat(0, 4, 10);
+    turn(&w, &other, 0, 0);
+    w.now += SEC;
+    turn(&w, &a, 0, 0);
+    world_pass(&w, 100 * SEC);
+    turn(&w, &b, 0, 0);
+    world_pass(&w, 100 * SEC);
+    assert_int_equal(found(&w, &other).by[KV_SSD], 5);
+    assert_int_equal(found(&w, &b).by[KV_SSD], 4);
+    assert_int_equal(found(&w, &a).by[KV_SSD], 2);  // its first two
+    assert_int_equal(counted(&w).quota_bites[KV_SSD], 2);
+    world_close(&w);
+}
+
+static void what_is_larger_than_a_quota_keeps_its_beginning(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 0, 32});
+    struct policy p = w.o.policy;
+    p.ssd_quota = 6 * PAGE;
+    restart_with(&w, &p);
+    struct text t = chat(0, 10, 11);
+    turn(&w, &t, 0, 0);
+    sleep_now(&w, &t);
+    world_pass(&w, 100 * SEC);
+    struct kv_conversation c;
+    assert_true(kvstore_conversation_find(w.kv, 0, t.name, &c));
+    assert_int_equal(c.blocks[KV_SSD], 6);
+    assert_int_equal(counted(&w).demoted_bytes[KV_SSD], 6 * PAGE);  // and none twice
+    assert_int_equal(kvstore_make_room(w.kv, 32, w.now), 32);
+    assert_int_equal(found(&w, &t).by[KV_SSD], 6);
+    world_close(&w);
+}
+
+static void nothing_is_written_and_evicted_for_the_same_conversation(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){40, 0, 12});
+    struct policy p = w.o.policy;
+    p.high = p.low = 1;
+    restart_with(&w, &p);
+    struct text t[4];
+    for (uint32_t i = 0; i < 4; i++) t[i] = chat(0, 4, 100 + i);
+    uint64_t computed = 0;
+    for (int n = 0; n < 40; n++) {
+        struct text *one = &t[n % 4];
+        text_add(one, 4, (uint64_t)n);
+        struct kv_wake_report r = turn(&w, one, 0, 0);
+        computed += one->n / B - r.blocks;
+        world_pass(&w, 10 * SEC);
+        sleep_now(&w, one);
+    }
+    assert_true(counted(&w).demoted_bytes[KV_SSD] <= computed * PAGE);
+    world_close(&w);
+}
+
+static void the_ssd_takes_no_more_than_its_budget(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 0, 32});
+    struct policy p = w.o.policy;
+    p.ssd_bytes_per_day = 3 * PAGE;
+    restart_with(&w, &p);
+    struct text t = chat(0, 5, 12);
+    turn(&w, &t, 0, 0);
+    world_pass(&w, 10 * SEC);
+    assert_int_equal(found(&w, &t).by[KV_DEVICE], 5);
+    assert_int_equal(w.ssd->base.stored, 3);
+    assert_int_equal(counted(&w).budget_refused, 2);
+    world_pass(&w, 86400 * SEC);
+    assert_int_equal(found(&w, &t).by[KV_DEVICE],
+                     2);  // unsaved: kept while there is room
+    turn(&w, &t, 0, 0);
+    world_pass(&w, 100 * SEC);
+    assert_int_equal(w.ssd->base.stored, 5);
+    world_close(&w);
+}
+
+static void with_second_touch_the_ssd_takes_what_was_used_twice(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 16, 32});
+    struct policy p = w.o.policy;
+    p.second_touch = true;
+    restart_with(&w, &p);
+    struct text once = chat(0, 4, 13), twice = chat(0, 4, 14);
+    turn(&w, &once, 0, 0);
+    turn(&w, &twice, 0, 0);
+    world_pass(&w, 100 * SEC);
+    assert_int_equal(w.ssd->base.stored, 0);
+    text_add(&twice, 1, 1);
+    turn(&w, &twice, 0, 0);
+    world_pass(&w, 100 * SEC);
+    where(&w, &twice, 0, 4, 4);
+    where(&w, &once, 0, 4, 0);
+    assert_true(counted(&w).second_touch_refused >= 4);
+    world_close(&w);
+}
+
+static void an_ssd_that_fails_is_left_alone_and_costs_no_answer(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 4, 32});
+    w.ssd->broken = true;
+    for (uint64_t i = 0; i < 12; i++) {
+        struct text t = chat(0, 6, 200 + i);
+        turn(&w, &t, 0, 0);
+        world_pass(&w, 90 * SEC);
+    }
+    assert_false(w.ssd->base.stored);
+    assert_true(w.ssd->calls < 2000);
+    w.ssd->broken = false;
+    struct text t = chat(0, 3, 300);
+    turn(&w, &t, 0, 0);
+    world_pass(&w, 200 * SEC);
+    assert_int_equal(found(&w, &t).blocks, 3);
+    assert_true(w.ssd->base.stored >= 3);
+    world_close(&w);
+}
+
+static bool in_memory(const unsigned char *at, size_t n, const struct text *t,
+                      uint32_t b)
+{
+    unsigned char want[PAGE];
+    text_bytes(t, b, want);
+    return memmem(at, n, want, PAGE) != NULL;
+}
+
+static void deleting_takes_the_bytes_from_every_tier_but_what_others_share(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 16, 32});
+    struct text a = chat(0, 3, 15), b = a;
+    text_add(&a, 3 * B, 16);
+    text_add(&b, 2 * B, 17);
+    turn(&w, &a, 0, 0);
+    turn(&w, &b, 0, 0);
+    assert_string_not_equal(a.name, b.name);
+    world_pass(&w, 40 * SEC);
+    where(&w, &a, 6, 6, 6);
+    where(&w, &b, 5, 5, 5);
+    assert_int_equal(kvstore_forget(w.kv, 0, a.name), 0);
+    assert_true(kvstore_check(w.kv));
+    struct kv_conversation c;
+    assert_false(kvstore_conversation_find(w.kv, 0, a.name, &c));
+    assert_int_equal(found(&w, &a).blocks, 3);
+    where(&w, &b, 5, 5, 5);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_equal(in_memory(w.ssd->bytes, 32 * PAGE, &a, i), i < 3);
+    assert_int_equal(kvstore_forget(w.kv, 0, b.name), 0);
+    assert_int_equal(found(&w, &b).blocks, 0);
+    assert_int_equal(slots_used(w.o.ram->slots) + slots_used(w.o.ssd->slots), 0);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_false(in_memory(w.ssd->bytes, 32 * PAGE, &b, i));
+    assert_int_equal(fake_free(&w.pages), 16);
+    world_close(&w);
+}
+
+static void deleting_takes_older_replies_and_what_is_above_a_gap_too(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){24, 0, 32});
+    struct text t = chat(0, 4, 18), again = t, stranger = chat(0, 2, 20);
+    text_add(&t, 1, 1);
+    again = t;
+    turn(&w, &stranger, 0, 0);
+    turn(&w, &t, 3 * B, 2);
+    turn(&w, &again, 2 * B, 3);  // the reply is made again
+    assert_string_equal(t.name, again.name);
+    sleep_now(&w, &again);
+    world_pass(&w, 100 * SEC);
+    assert_int_equal(found(&w, &t).blocks, 7);
+    assert_int_equal(tier_drop(w.o.ssd, &again.meta[2].id), 0);  // damaged, say
+    assert_int_equal(kvstore_forget(w.kv, 0, again.name), 0);
+    assert_true(kvstore_check(w.kv));
+    assert_int_equal(found(&w, &again).blocks, 0);
+    assert_int_equal(found(&w, &stranger).blocks, 2);
+    assert_int_equal(slots_used(w.o.ssd->slots), 2);
+    world_close(&w);
+}
+
+static void after_a_restart_the_ssds_conversations_are_there_and_wake(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 16, 32});
+    struct text a = chat(0, 3, 21), b = a, c = chat(1, 2, 22);
+    text_add(&a, 3 * B, 23);
+    text_add(&b, 2 * B, 24);
+    turn(&w, &a, 0, 0);
+    turn(&w, &b, 0, 0);
+    turn(&w, &c, 0, 0);
+    for (int i = 0; !kvstore_drain(w.kv, w.now); i++) assert_true(i < 1000);
+    assert_int_equal(slots_used(w.o.ssd->slots), 6 + 2 + 2);
+    world_settle(&w);
+    kvstore_close(w.kv);
+    w.o.ram = (tier_close(w.o.ram), NULL);
+    world_start(&w);
+
+    assert_int_equal(kvstore_conversations(w.kv), 3);
+    a.name[0] = 0;
+    struct kv_wake_report r = turn(&w, &a, 0, 0);
+    assert_int_equal(r.loaded[KV_SSD], 5);
+    text_add(&b, 20, 25);
+    b.name[0] = 0;
+    r = turn(&w, &b, 0, 0);
+    assert_int_equal(r.blocks, 5);
+    assert_int_equal(kvstore_conversations(w.kv),
+                     4);  // a's prompt ended before its leaf
+    world_close(&w);
+}
+
+static void a_conversation_without_a_name_keeps_the_one_it_was_given(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){40, 16, 0});
+    struct text a = chat(0, 3, 26), b = a;
+    turn(&w, &a, 20, 1);
+    char name[KVSTORE_CONVERSATION];
+    memcpy(name, a.name, sizeof name);
+    for (uint64_t i = 0; i < 3; i++) {
+        a.name[0] = 0;
+        text_add(&a, 20, i);
+        turn(&w, &a, 20, i);
+        assert_string_equal(a.name, name);
+    }
+    turn(&w, &b, 30, 9);  // the same first message, another day
+    assert_string_not_equal(b.name, name);
+    assert_int_equal(kvstore_conversations(w.kv), 2);
+    struct kv_conversation c;
+    assert_true(kvstore_conversation_at(w.kv, 0, &c));
+    assert_string_equal(c.name, b.name);
+    assert_true(kvstore_conversation_at(w.kv, 1, &c));
+    assert_string_equal(c.name, name);
+    assert_int_equal(c.tokens, a.n);
+    assert_int_equal(c.state, KV_IDLE);
+    assert_false(kvstore_conversation_at(w.kv, 2, &c));
+    world_close(&w);
+}
+
+static void the_record_used_longest_ago_makes_place_for_a_new_one(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){40, 64, 0});
+    struct kv_conversation c;
+    char first[KVSTORE_CONVERSATION] = "";
+    for (uint64_t i = 0; i < 40; i++) {
+        struct text t = chat(0, 1, 400 + i);
+        snprintf(t.name, sizeof t.name, "chat %d", (int)i);
+        if (i == 0) memcpy(first, t.name, sizeof first);
+        turn(&w, &t, 0, 0);
+        assert_true(kvstore_conversation_find(w.kv, 0, t.name, &c));
+        world_pass(&w, 100 * SEC);
+    }
+    assert_int_equal(kvstore_conversations(w.kv), w.o.max_conversations);
+    assert_false(kvstore_conversation_find(w.kv, 0, first, &c));
+    struct text t = chat(0, 1, 400);
+    assert_int_equal(found(&w, &t).by[KV_RAM], 1);  // its blocks are still there
+    world_close(&w);
+}
+
+/* Step only when the store says so, or while a transfer is in flight; how many steps until
+ * it says never. */
+static uint32_t follow(struct world *w)
+{
+    uint32_t steps = 0;
+    for (; steps < 20000; steps++) {
+        uint64_t next = kvstore_next(w->kv, w->now);
+        assert_true(next >= w->now);
+        if (kvstore_in_flight(w->kv)) {
+            w->now += 1000;
+        } else if (next == UINT64_MAX) {
+            return steps;
+        } else {
+            w->now = next;
+        }
+        world_step(w);
+    }
+    return steps;
+}
+
+static void stepping_when_it_says_so_does_all_that_is_due_and_never_spins(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 8; kind++) {
+        struct world w;
+        world_open(&w, (struct sizes){32, kind == 6 ? 0 : 12, kind == 7 ? 0 : 40});
+        struct policy p = w.o.policy;
+        if (kind == 1) p.ram_quota = 5 * PAGE;
+        if (kind == 2) p.ssd_quota = 5 * PAGE;
+        if (kind == 3) p.ssd_bytes_per_day = 3 * PAGE;
+        if (kind == 4) p.second_touch = true;
+        if (kind == 5) w.ssd->broken = true;
+        restart_with(&w, &p);
+        struct text t[5];
+        for (uint64_t i = 0; i < 5; i++) {
+            t[i] = chat(i % 2, 5, 500 + i);
+            turn(&w, &t[i], 0, 0);
+            w.now += SEC;
+        }
+        assert_int_equal(kvstore_hold(w.kv, 1, t[3].name, w.now + 300 * SEC), 0);
+        assert_true(follow(&w) < 600);
+        assert_true(w.now < 2000 * SEC);
+        if (kind == 0) {
+            for (int i = 0; i < 5; i++)
+                assert_int_equal(found(&w, &t[i]).by[KV_DEVICE], 0);
+            assert_int_equal(slots_used(w.o.ssd->slots), 25);
+        }
+        world_close(&w);
+    }
+}
+
+static void options_that_do_not_fit_are_refused_whole(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err err;
+    struct kvstore *kv = NULL;
+    world_open(&w, (struct sizes){8, 8, 8});
+    struct kvstore_options o = w.o;
+    o.max_wakes = 0;
+    assert_int_equal(kvstore_open(&kv, &o, &err), -EINVAL);
+    o = w.o, o.block_tokens = 0;
+    assert_int_equal(kvstore_open(&kv, &o, &err), -EINVAL);
+    o = w.o, o.policy.low = 2;
+    assert_int_equal(kvstore_open(&kv, &o, &err), -EINVAL);
+    w.ssd->base.block_bytes = 100;
+    assert_int_equal(kvstore_open(&kv, &w.o, &err), -EINVAL);
+    w.ssd->base.block_bytes = PAGE;
+    assert_null(kv);
+    assert_true(kvstore_bytes(&w.o) > 1000);
+    kvstore_close(NULL);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(room_is_made_of_the_oldest_conversation_its_suffix_first),
+        cmocka_unit_test(clean_pages_go_before_unsaved_ones),
+        cmocka_unit_test(active_pages_are_never_freed),
+        cmocka_unit_test(a_held_conversation_stays_in_g1_or_ram_until_then),
+        cmocka_unit_test(what_just_came_up_goes_only_when_nothing_else_is_left),
+        cmocka_unit_test(a_tenant_over_its_quota_gives_up_its_own_oldest),
+        cmocka_unit_test(what_is_larger_than_a_quota_keeps_its_beginning),
+        cmocka_unit_test(nothing_is_written_and_evicted_for_the_same_conversation),
+        cmocka_unit_test(the_ssd_takes_no_more_than_its_budget),
+        cmocka_unit_test(with_second_touch_the_ssd_takes_what_was_used_twice),
+        cmocka_unit_test(an_ssd_that_fails_is_left_alone_and_costs_no_answer),
+        cmocka_unit_test(
+            deleting_takes_the_bytes_from_every_tier_but_what_others_share),
+        cmocka_unit_test(deleting_takes_older_replies_and_what_is_above_a_gap_too),
+        cmocka_unit_test(after_a_restart_the_ssds_conversations_are_there_and_wake),
+        cmocka_unit_test(a_conversation_without_a_name_keeps_the_one_it_was_given),
+        cmocka_unit_test(the_record_used_longest_ago_makes_place_for_a_new_one),
+        cmocka_unit_test(stepping_when_it_says_so_does_all_that_is_due_and_never_spins),
+        cmocka_unit_test(options_that_do_not_fit_are_refused_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
