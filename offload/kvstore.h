@@ -101,8 +101,8 @@ struct kv_wake_report {
  * on each is the caller's.  Returns the number of pages put there (<= cap), and in *wake a
  * number to ask by, or UINT32_MAX where nothing is being loaded: the report is complete then.
  * Takes as many pages as are free or can be made free, and no more.  The conversation counts
- * as active until one kvstore_idle() or kvstore_wake_cancel() for each wake; give the
- * report's name of it from here on. */
+ * as active until one kvstore_idle() or kvstore_wake_cancel() for each wake (more of them do
+ * no harm); give the report's name of it from here on. */
 uint32_t kvstore_wake(struct kvstore *kv, const struct kv_prompt *p, uint64_t now,
                       uint32_t *blocks, uint32_t cap, uint32_t *wake,
                       struct kv_wake_report *report);

@@ -66,8 +66,10 @@ int http_listen(const struct options *o, bool keys, int *fd, char *address, size
                        gai_strerror(rc));
 
     int last = -EADDRNOTAVAIL;
+    bool open = false;
     for (const struct addrinfo *a = found; a; a = a->ai_next) {
-        if (!keys && !o->allow_open && !is_loopback(a->ai_addr)) {
+        open = !keys && !o->allow_open && !is_loopback(a->ai_addr);
+        if (open) {
             last = err_set(
                 err, -EPERM,
                 "host %s is beyond loopback and no keys are set, so anybody who "
@@ -84,7 +86,8 @@ int http_listen(const struct options *o, bool keys, int *fd, char *address, size
         describe(*fd, o->host, address, cap);
         return 0;
     }
-    if (last == -EPERM) return last;
-    return err_set(err, last, "cannot listen on %s port %u: %s", o->host, o->port,
-                   strerror(-last));
+    if (open) return last;
+    return err_set(err, last, "cannot listen on %s port %u: %s%s", o->host, o->port,
+                   strerror(-last),
+                   last == -EADDRINUSE ? "; --port N takes another, --port 0 any" : "");
 }

@@ -209,7 +209,8 @@ static int judge_head(struct exchange *x, const struct head *h, const char *targ
     bool open = x->route && x->route->open;
     if (!open && head_authorize(x, h)) return -EINVAL;
     if (!x->route)
-        return api_fail(&x->error, 404, NULL, NULL, "There is nothing at this path.");
+        return api_fail(&x->error, 404, NULL, NULL,
+                        "There is nothing at this path; GET / lists what there is.");
     if (check_method(x)) return -EINVAL;
     if (!exchange_is_post(x)) return 0;
     if (head_check_type(x, h)) return -EINVAL;

@@ -120,7 +120,7 @@ static int open_keys(struct server *s, struct err *err)
     if (!path[0]) return 0;
     int rc = keys_open(&s->keys, path, err);
     if (rc) return rc;
-    log_line(LOG_INFO, "keys: %u of %u tenants", keys_count(s->keys),
+    log_line(LOG_INFO, "keys: %u, tenants: %u", keys_count(s->keys),
              keys_tenants(s->keys));
     if (keys_exposed(s->keys))
         log_line(LOG_WARN,
@@ -131,11 +131,14 @@ static int open_keys(struct server *s, struct err *err)
 static void say_ready(const struct server *s)
 {
     const char *at = http_address(s->http);
+    bool chat = s->stack.chat;
     log_line(LOG_INFO, "listening on %s", at);
     log_line(LOG_INFO,
-             "try: curl %s/v1/chat/completions%s -H 'Content-Type: application/json' "
-             "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
-             at, s->keys ? " -H \"Authorization: Bearer $KEY\"" : "");
+             "try: curl %s/v1/%s%s -H 'Content-Type: application/json' -d '%s'", at,
+             chat ? "chat/completions" : "completions",
+             s->keys ? " -H \"Authorization: Bearer $KEY\"" : "",
+             chat ? "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}"
+                  : "{\"prompt\":\"Hello\",\"max_tokens\":20}");
 }
 
 static int serve(struct server *s, struct err *err)

@@ -253,7 +253,9 @@ void options_print_reference(void)
          "#\n"
          "# dormouse serve --config FILE reads such a file.  Remove the # before a key "
          "to\n"
-         "# set it.  A flag or an environment variable wins over the file.");
+         "# set it.  A flag or an environment variable wins over the file.  The "
+         "[sections]\n"
+         "# only order it.  A comment has a line of its own.");
     const char *group = "";
     for (uint32_t i = 0; i < option_count; i++) {
         const struct option *o = &option_table[i];

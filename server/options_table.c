@@ -85,8 +85,9 @@ const struct option option_table[] = {
      "An open connection without a request is closed after this time."},
 
     {"keys", TEXT(keys), "", 0, OPTION_TEXT - 1, NULL, "api",
-     "File of API keys: lines of `tenant key`, # begins a comment. With keys, all paths "
-     "but /health ask for one. Empty: no keys are asked for."},
+     "File of API keys: lines of `tenant key`, each key 16 to 256 characters; a line that "
+     "begins with # is a comment. With keys, all paths but /health ask for one. Empty: "
+     "no keys are asked for."},
     {"allow_open", OPTION_BOOL, FIELD(allow_open), "false", 0, 0, NULL, "api",
      "Listen beyond loopback although there are no keys."},
     {"max_per_tenant", OPTION_COUNT, FIELD(max_per_tenant), "0", 0, 65536, NULL, "api",

@@ -3,7 +3,9 @@
 #include "server/log.h"
 #include "server/sched.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 /* Rows of logits beside those of running replies: prompts that are scored. */
@@ -158,6 +160,23 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     return rc;
 }
 
+/* Said before the first file is looked for: a GGUF file or the name of a model on a hub is
+ * no directory. */
+static int check_directory(const char *dir, struct err *err)
+{
+    struct stat st;
+    if (stat(dir, &st)) {
+        int rc = -errno;
+        return err_set(err, rc, "model directory %s: %s; nothing is downloaded", dir,
+                       strerror(-rc));
+    }
+    if (S_ISDIR(st.st_mode)) return 0;
+    return err_set(err, -ENOTDIR,
+                   "%s is no directory; a model is a directory with config.json, "
+                   "tokenizer.json and safetensors (GGUF files are not read)",
+                   dir);
+}
+
 int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
 {
     const struct options *set = o->options;
@@ -167,7 +186,8 @@ int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
         return err_set(err, -EINVAL,
                        "no model is named; `dormouse serve PATH` serves the "
                        "model directory PATH");
-    int rc = model_config_load(&s->config, dir, err);
+    int rc = check_directory(dir, err);
+    if (rc == 0) rc = model_config_load(&s->config, dir, err);
     if (rc) return rc;
     log_line(
         LOG_INFO,

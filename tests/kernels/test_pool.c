@@ -103,15 +103,21 @@ static void parked_workers_wake_up(void **state)
     pool_close(p);
 }
 
-static void a_pool_closes_idle_busy_or_never_used(void **state)
+static void a_pool_closes_parked_awake_or_never_used(void **state)
 {
     (void)state;
     pool_close(NULL);
     for (uint32_t threads = 1; threads <= 4; threads++) {
         pool_close(open_pool(threads));
         struct pool *p = open_pool(threads);
-        nap(5);
+        nap(5);  // its workers park
         pool_close(p);
+
+        static struct job j;
+        j.threads = threads;
+        p = open_pool(threads);
+        pool_run(p, 50, count, &j);
+        pool_close(p);  // while they still look for more
     }
 }
 
@@ -133,7 +139,7 @@ int main(void)
         cmocka_unit_test(every_item_runs_once_and_is_visible),
         cmocka_unit_test(a_late_worker_never_takes_from_the_next_job),
         cmocka_unit_test(parked_workers_wake_up),
-        cmocka_unit_test(a_pool_closes_idle_busy_or_never_used),
+        cmocka_unit_test(a_pool_closes_parked_awake_or_never_used),
         cmocka_unit_test(running_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

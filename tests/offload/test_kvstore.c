@@ -1,5 +1,6 @@
 /* The store: where blocks go by themselves, and how they come back. */
 #include "tests/allocs.h"
+#include "tests/offload/fault_medium.h"
 #include "tests/offload/kvstore_world.h"
 
 static void a_conversation_is_copied_early_freed_late_and_wakes_whole(void **state)
@@ -244,6 +245,24 @@ static void a_load_that_fails_in_ram_comes_from_the_ssd(void **state)
     world_close(&w);
 }
 
+static void what_ram_fails_to_give_is_read_from_the_ssd_once(void **state)
+{
+    (void)state;
+    struct world w;
+    struct fault_medium f;
+    world_open(&w, (struct sizes){16, 16, 16});
+    struct text t = chat(0, 5, 11);
+    turn(&w, &t, 0, 0);
+    world_pass(&w, 100 * SEC);
+    fault_install(&f, w.o.ram, 5, 4, -EIO);  // four loads begin, and fail to land
+    struct kv_wake_report r = turn(&w, &t, 0, 0);
+    assert_int_equal(r.blocks, 4);
+    assert_int_equal(r.loaded[KV_SSD], 4);
+    assert_int_equal(counted(&w).load_failed, 4);
+    assert_int_equal(w.ssd->base.loaded, 4);
+    world_close(&w);
+}
+
 static void
 a_damaged_block_shortens_the_prefix_once_and_is_then_stored_anew(void **state)
 {
@@ -417,6 +436,7 @@ int main(void)
         cmocka_unit_test(a_late_wake_ends_at_its_deadline_with_what_is_there),
         cmocka_unit_test(loads_in_flight_are_bounded_and_no_tenant_takes_them_all),
         cmocka_unit_test(a_load_that_fails_in_ram_comes_from_the_ssd),
+        cmocka_unit_test(what_ram_fails_to_give_is_read_from_the_ssd_once),
         cmocka_unit_test(
             a_damaged_block_shortens_the_prefix_once_and_is_then_stored_anew),
         cmocka_unit_test(whichever_call_of_the_ssd_fails_the_right_bytes_come_back),

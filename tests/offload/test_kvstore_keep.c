@@ -84,6 +84,22 @@ static void a_held_conversation_stays_in_g1_or_ram_until_then(void **state)
     world_close(&w);
 }
 
+static void what_a_held_conversation_adds_is_held_too(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){12, 0, 0});
+    struct text t = chat(0, 3, 5);
+    turn(&w, &t, 0, 0);
+    assert_int_equal(kvstore_hold(w.kv, 0, t.name, w.now + 500 * SEC), 0);
+    text_add(&t, 2 * B, 1);
+    turn(&w, &t, 0, 0);
+    assert_int_equal(kvstore_make_room(w.kv, 12, w.now), 7);
+    assert_int_equal(kvstore_hold(w.kv, 0, t.name, 0), 0);
+    assert_int_equal(kvstore_make_room(w.kv, 12, w.now), 12);
+    world_close(&w);
+}
+
 static void what_just_came_up_goes_only_when_nothing_else_is_left(void **state)
 {
     (void)state;
@@ -124,6 +140,31 @@ static void a_tenant_over_its_quota_gives_up_its_own_oldest(void **state)
     assert_int_equal(found(&w, &b).by[KV_SSD], 4);
     assert_int_equal(found(&w, &a).by[KV_SSD], 2);  // its first two
     assert_int_equal(counted(&w).quota_bites[KV_SSD], 2);
+    world_close(&w);
+}
+
+static void a_tenant_that_waits_for_its_quota_holds_up_no_other(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 16, 32});
+    struct policy p = w.o.policy;
+    p.ram_quota = 4 * PAGE;
+    restart_with(&w, &p);
+    w.ssd->max_wait = UINT32_MAX;  // nothing lands there
+    struct text a = chat(0, 4, 1), b = chat(0, 4, 2), other = chat(1, 3, 3);
+    struct text *in_order[] = {&a, &b, &other};
+    for (int i = 0; i < 3; i++, w.now += SEC) turn(&w, in_order[i], 0, 0);
+    w.now += 6 * SEC;
+    for (int i = 0; i < 50; i++) world_step(&w);
+    where(&w, &a, 4, 4, 0);
+    where(&w, &b, 4, 0, 0);
+    where(&w, &other, 3, 3, 0);
+    memset(w.ssd->wait, 0, sizeof w.ssd->wait);
+    w.ssd->max_wait = 0;
+    world_pass(&w, SEC);
+    where(&w, &b, 4, 4, 0);
+    where(&w, &a, 4, 0, 4);
     world_close(&w);
 }
 
@@ -464,8 +505,10 @@ int main(void)
         cmocka_unit_test(clean_pages_go_before_unsaved_ones),
         cmocka_unit_test(active_pages_are_never_freed),
         cmocka_unit_test(a_held_conversation_stays_in_g1_or_ram_until_then),
+        cmocka_unit_test(what_a_held_conversation_adds_is_held_too),
         cmocka_unit_test(what_just_came_up_goes_only_when_nothing_else_is_left),
         cmocka_unit_test(a_tenant_over_its_quota_gives_up_its_own_oldest),
+        cmocka_unit_test(a_tenant_that_waits_for_its_quota_holds_up_no_other),
         cmocka_unit_test(what_is_larger_than_a_quota_keeps_its_beginning),
         cmocka_unit_test(nothing_is_written_and_evicted_for_the_same_conversation),
         cmocka_unit_test(the_ssd_takes_no_more_than_its_budget),
