@@ -216,7 +216,9 @@ static bool may_shed(const struct kvstore *kv, enum kv_source l, uint32_t i,
 void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now)
 {
     struct kv_level *level = &kv->level[l];
+    if (kv_next_level(kv, l) == KV_SOURCES) return;  // no lower level has anything
     if (level->excess == 0) {
+        if (now < level->shed_rest) return;
         level->excess = excess(kv, l);
         level->shed_at = KV_NONE;
     }
@@ -233,7 +235,9 @@ void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now)
         kv_evict(kv, l, i);
         level->excess--;
     }
-    level->excess = 0;  // done, or there is no more that may go
+    // Done, or there is no more that may go: then it pays to wait until more is copied.
+    if (level->excess) level->shed_rest = now + KV_SHED_REST;
+    level->excess = 0;
 }
 
 // ---- room in a tier ------------------------------------------------------------------------------

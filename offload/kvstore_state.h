@@ -38,6 +38,7 @@
 #define KV_NONE           UINT32_MAX
 #define KV_LOOKS          64  // blocks looked at in one step by each walk along an LRU list
 #define KV_TRIES          3  // stores of one block that fail before it is left where it is
+#define KV_SHED_REST      UINT64_C(50000000)  // ns
 #define KV_DISPLACE_TRIES 8  // held blocks passed over before a tier counts as full
 
 struct kv_note {  // of the block in slot i of a level
@@ -62,6 +63,7 @@ struct kv_level {
     struct kv_list to_copy;  // quiet longest first; of a conversation prefix first
     uint32_t excess;         // to be freed until it is at its low watermark
     uint32_t shed_at;        // where the walk of that goes on
+    uint64_t shed_rest;      // until then, after a walk that found too little
 };
 
 enum kv_job {

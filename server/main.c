@@ -2,6 +2,7 @@
 #include "server/http.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/plan.h"
 #include "server/stack.h"
 #include "server/version.h"
 
@@ -20,9 +21,10 @@ static const char usage[] =
     "dormouse " DORMOUSE_VERSION " - an LLM inference server\n\n"
     "Usage: dormouse serve [PATH] [--flag value]...\n"
     "       dormouse options              print a configuration file of all defaults\n"
+    "       dormouse plan [TRACE] ...     what tiers would do for a trace of requests\n"
     "       dormouse help                 this text\n"
     "       dormouse --version\n\n"
-    "`dormouse serve --help` lists every option.\n";
+    "`dormouse serve --help` and `dormouse plan --help` list every option.\n";
 
 /* ---- signals ---- */
 
@@ -223,6 +225,7 @@ int main(int argc, char **argv, char **env)
     take_standard_files();
     const char *command = argc > 1 ? argv[1] : "help";
     if (strcmp(command, "serve") == 0) return command_serve(argc - 2, argv + 2, env);
+    if (strcmp(command, "plan") == 0) return plan_command(argc - 2, argv + 2);
     if (strcmp(command, "options") == 0) {
         options_print_reference();
         return 0;

@@ -208,7 +208,7 @@ static void wrap(const char *indent, const char *text)
     putchar('\n');
 }
 
-static void print_flag(const struct option *o)
+void option_print(const struct option *o)
 {
     printf("  --");
     for (const char *p = o->key; *p; p++) putchar(*p == '_' ? '-' : *p);
@@ -242,7 +242,7 @@ void options_help(void)
         if (strcmp(group, option_table[i].group))
             printf("\n%s\n", option_table[i].group);
         group = option_table[i].group;
-        print_flag(&option_table[i]);
+        option_print(&option_table[i]);
     }
 }
 

@@ -39,10 +39,12 @@ const struct option *option_nearest(const char *key);
 
 /* "a whole number from 0 to 65535": what a value of this option must be. */
 void option_expects(const struct option *o, char *buf, size_t cap);
+void option_print(const struct option *o);  // its part of a --help, to standard output
 const char *option_placeholder(const struct option *o);  // "N", "SIZE", "TEXT" ...
 
-/* Parse value into the field.  `where` opens the message: "FILE line 3, key port". */
-NODISCARD int option_set(const struct option *o, struct options *to, const char *value,
+/* Parse value into the field of `to`, the struct that the option's table is about: struct
+ * options, or that of another command.  `where` opens the message: "FILE line 3, key port". */
+NODISCARD int option_set(const struct option *o, void *to, const char *value,
                          const char *where, struct err *err);
 /* -EINVAL with "WHERE is unknown" and the nearest key as it would be written there. */
 int option_unknown(const char *key, const char *where, bool flag, struct err *err);

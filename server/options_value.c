@@ -196,8 +196,8 @@ static bool set_bool(void *field, const char *value)
     return false;
 }
 
-int option_set(const struct option *o, struct options *to, const char *value,
-               const char *where, struct err *err)
+int option_set(const struct option *o, void *to, const char *value, const char *where,
+               struct err *err)
 {
     void *field = (char *)to + o->offset;
     bool ok = false;

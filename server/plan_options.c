@@ -1,0 +1,177 @@
+/* plan_options.c - the flags of `dormouse plan`, and the machine they describe. */
+#include "server/plan_options.h"
+
+#include "server/plan_build.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FAR 32768  // the position of prefill_rate_32k
+
+void plan_options_defaults(struct plan_options *to)
+{
+    memset(to, 0, sizeof *to);
+    for (uint32_t i = 0; i < plan_option_count; i++) {
+        const struct option *o = &plan_option_table[i];
+        int rc = option_set(o, to, o->value, o->key, NULL);
+        assert(rc == 0);
+        (void)rc;
+    }
+}
+
+/* ---- flags ---- */
+
+/* The option whose flag this is, "--" and a value taken off. */
+static const struct option *find(const char *flag, size_t n)
+{
+    for (uint32_t i = 0; i < plan_option_count; i++) {
+        const char *key = plan_option_table[i].key;
+        size_t k = 0;
+        while (k < n && key[k] && flag[k] == (key[k] == '_' ? '-' : key[k])) k++;
+        if (k == n && !key[k]) return &plan_option_table[i];
+    }
+    return NULL;
+}
+
+/* Read the flag at argv[*at], and step over it and its value. */
+static int read_flag(struct plan_options *to, int argc, char **argv, int *at,
+                     struct err *err)
+{
+    const char *text = argv[(*at)++];
+    size_t n = strcspn(text, "=");
+    char where[96];
+    snprintf(where, sizeof where, "flag %.*s", n < 80 ? (int)n : 80, text);
+    const char *value = text[n] ? text + n + 1 : NULL;
+    const struct option *o = n > 2 ? find(text + 2, n - 2) : NULL;
+    if (!o && strncmp(text, "--no-", 5) == 0 && !value) {
+        o = find(text + 5, n - 5);
+        if (o && o->type != OPTION_BOOL) o = NULL;
+        value = "false";
+    }
+    if (!o || strncmp(text, "--", 2))
+        return err_set(err, -EINVAL, "%s is unknown; `dormouse plan --help` lists all",
+                       where);
+    if (!value && o->type == OPTION_BOOL) value = "true";
+    if (!value && *at < argc) value = argv[(*at)++];
+    if (!value) return err_set(err, -EINVAL, "%s needs a value", where);
+    return option_set(o, to, value, where, err);
+}
+
+static void print_help(void)
+{
+    puts(
+        "Usage: dormouse plan [TRACE] [--flag value]...\n\n"
+        "Replays a trace of conversations in virtual time, through the code that the\n"
+        "server decides with, and says what tiers of these sizes would do for it: "
+        "hits\n"
+        "by tier, time to the first token, bytes moved; beside it the same without "
+        "them.\n"
+        "TRACE is Mooncake's jsonl or a CSV of sessions. The model and the machine "
+        "are\n"
+        "given by flags. TIME is 250ms or 30s, SIZE is 512M or 2G, of powers of 1024.");
+    const char *group = "";
+    for (uint32_t i = 0; i < plan_option_count; i++) {
+        const struct option *o = &plan_option_table[i];
+        if (strcmp(group, o->group)) printf("\n%s\n", o->group);
+        group = o->group;
+        option_print(o);
+    }
+}
+
+int plan_options_read(struct plan_options *to, int argc, char **argv, struct err *err)
+{
+    plan_options_defaults(to);
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help();
+            return 1;
+        }
+    bool named = false;
+    for (int at = 0; at < argc;) {
+        const char *text = argv[at];
+        int rc;
+        if (text[0] == '-' && text[1]) {
+            rc = read_flag(to, argc, argv, &at, err);
+        } else if (named) {
+            return err_set(
+                err, -EINVAL,
+                "one trace is replayed, but both %.100s and %.100s are given",
+                to->trace, text);
+        } else {
+            at++;
+            named = true;
+            rc = option_set(&plan_option_table[0], to, text, "the trace", err);
+        }
+        if (rc) return rc;
+    }
+    if (!to->trace[0] == !to->synthetic)
+        return err_set(err, -EINVAL,
+                       "a trace or --synthetic is needed, and not both; `dormouse plan "
+                       "--help` tells more");
+    return 0;
+}
+
+/* ---- the machine ---- */
+
+static void set_compute(const struct plan_options *o, struct plan_machine *m)
+{
+    double near = 1e9 / o->prefill_rate, far = 1e9 / o->prefill_rate_32k;
+    double byte_ns = 1e9 / (double)o->memory_bandwidth;
+    m->compute = (struct plan_compute){.prefill_a = near,
+                                       .prefill_b = (far - near) / FAR,
+                                       .weights = (double)o->weights * byte_ns,
+                                       .context = (double)m->token_bytes * byte_ns,
+                                       .overhead = o->step_overhead_us * 1e3,
+                                       .step_tokens = o->step_tokens,
+                                       .max_running = o->max_running};
+}
+
+static void set_policy(const struct plan_options *o, struct plan_machine *m)
+{
+    struct policy *p = &m->policy;
+    policy_defaults(p);
+    p->copy_after = o->copy_after_ms * PLAN_MS;
+    p->idle_after = o->idle_after_ms * PLAN_MS;
+    p->ssd_after = o->ssd_after_ms * PLAN_MS;
+    p->residency = o->residency_ms * PLAN_MS;
+    p->wake_deadline = o->deadline_ms * PLAN_MS;
+    p->high = o->high / 100.0;
+    p->low = o->low / 100.0;
+    p->second_touch = o->second_touch;
+    p->ssd_bytes_per_day = o->ssd_per_day;
+    p->max_loads = o->max_loads;
+    p->max_stores = o->max_stores;
+    /* One tenant stands for all here. */
+    p->max_loads_tenant = 0;
+    p->ram_quota = p->ssd_quota = 0;
+    /* A block of a replay is many of the server's, and two must be under way for one to
+     * follow the other without a gap. */
+    uint64_t two = 2 * m->token_bytes * PLAN_BLOCK_TOKENS;
+    if (p->max_load_bytes < two) p->max_load_bytes = two;
+}
+
+int plan_options_machine(const struct plan_options *o, struct plan_machine *m,
+                         struct err *err)
+{
+    const struct kv_shape shape = {o->layers, o->kv_heads, o->head_dim, o->kv_type};
+    *m =
+        (struct plan_machine){.kv_bytes = o->kv_memory,
+                              .token_bytes = kv_token_bytes(&shape),
+                              .context = o->context,
+                              .ram = {o->ram, (double)o->ram_read, (double)o->ram_write,
+                                      o->ram_latency_us * UINT64_C(1000)},
+                              .ssd = {o->ssd, (double)o->ssd_read, (double)o->ssd_write,
+                                      o->ssd_latency_us * UINT64_C(1000)},
+                              .max_conversations = o->max_conversations,
+                              .max_wakes = o->max_wakes};
+    if (o->prefill_rate_32k > o->prefill_rate)
+        return err_set(
+            err, -EINVAL,
+            "prefill_rate_32k is %u; expected at most prefill_rate, which is "
+            "%u",
+            o->prefill_rate_32k, o->prefill_rate);
+    set_compute(o, m);
+    set_policy(o, m);
+    return policy_check(&m->policy, err);
+}

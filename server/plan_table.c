@@ -1,0 +1,111 @@
+/* plan_table.c - every option of `dormouse plan` once.
+ *
+ * The defaults are an 8B Llama in 16 bits on an H100 with a PCIe 5 host and one NVMe drive. */
+#include "server/plan_options.h"
+
+#define FIELD(name)                                                                    \
+    offsetof(struct plan_options, name), sizeof(((struct plan_options *)0)->name)
+#define HOURS (3600u * 1000)
+#define MOST  (1000ull << 40)
+
+/* clang-format off */
+const struct option plan_option_table[] = {
+    {"trace", OPTION_STRING, FIELD(trace), "", 0, OPTION_TEXT - 1, NULL, "trace",
+     "The trace: Mooncake's jsonl or the session CSV; - is standard input. The first "
+     "argument without dashes says the same."},
+    {"synthetic", OPTION_COUNT, FIELD(synthetic), "0", 0, 100000000, NULL, "trace",
+     "Make up so many conversations instead."},
+    {"duration", OPTION_DURATION, FIELD(duration_ms), "24h", 1, 24 * HOURS, NULL, "trace",
+     "They begin evenly over this long."},
+    {"first_tokens", OPTION_COUNT, FIELD(first_tokens), "600", 1, 65536, NULL, "trace",
+     "Median of the tokens in the first prompt of a made-up conversation."},
+    {"turn_tokens", OPTION_COUNT, FIELD(turn_tokens), "60", 1, 65536, NULL, "trace",
+     "Median of the tokens that each later prompt adds."},
+    {"reply_tokens", OPTION_COUNT, FIELD(reply_tokens), "150", 1, 65536, NULL, "trace",
+     "Median of the tokens of a reply."},
+    {"sample", OPTION_COUNT, FIELD(sample), "100", 1, 100, NULL, "trace",
+     "Replay so many percent of the conversations, whole ones: a trace of a cluster is too "
+     "much for one machine."},
+    {"spread", OPTION_DURATION, FIELD(spread_ms), "0s", 0, HOURS, NULL, "trace",
+     "Move each arrival to a random place within this time after it. Mooncake's "
+     "conversation trace has its times in steps of 3s."},
+    {"seed", OPTION_COUNT, FIELD(seed), "1", 0, UINT32_MAX, NULL, "trace",
+     "Of all that is random."},
+
+    {"layers", OPTION_COUNT, FIELD(layers), "32", 1, 1024, NULL, "model", "Layers."},
+    {"kv_heads", OPTION_COUNT, FIELD(kv_heads), "8", 1, 1024, NULL, "model",
+     "KV heads of a layer."},
+    {"head_dim", OPTION_COUNT, FIELD(head_dim), "128", 1, 4096, NULL, "model",
+     "Elements of a head."},
+    {"kv_type", OPTION_DTYPE, FIELD(kv_type), "f16", 0, 0, "f32|f16|bf16", "model",
+     "Element type of the KV cache."},
+    {"weights", OPTION_SIZE, FIELD(weights), "14G", 0, MOST, NULL, "model",
+     "Bytes of weights that a step reads."},
+    {"context", OPTION_COUNT, FIELD(context), "131072", 1, 1u << 30, NULL, "model",
+     "Longest conversation, prompt and reply together. A longer one is refused."},
+
+    {"prefill_rate", OPTION_COUNT, FIELD(prefill_rate), "46000", 1, 1000000000, NULL,
+     "machine", "Prefill, in tokens a second, at the beginning of a prompt."},
+    {"prefill_rate_32k", OPTION_COUNT, FIELD(prefill_rate_32k), "20600", 1, 1000000000,
+     NULL, "machine", "Prefill, in tokens a second, of tokens that follow 32768 others."},
+    {"memory_bandwidth", OPTION_SIZE, FIELD(memory_bandwidth), "2650G", 1, MOST, NULL,
+     "machine", "Of the device, in bytes a second: a step reads the weights and the KV of "
+     "all running replies."},
+    {"step_overhead_us", OPTION_COUNT, FIELD(step_overhead_us), "500", 0, 1000000, NULL,
+     "machine", "What each step takes besides, in microseconds."},
+    {"step_tokens", OPTION_COUNT, FIELD(step_tokens), "2048", 1, 1u << 20, NULL,
+     "machine", "Most prompt tokens computed in one step."},
+    {"max_running", OPTION_COUNT, FIELD(max_running), "256", 1, 65536, NULL, "machine",
+     "Most requests in progress."},
+
+    {"kv_memory", OPTION_SIZE, FIELD(kv_memory), "56G", 1, MOST, NULL, "tiers",
+     "Device memory for KV: G1."},
+    {"ram", OPTION_SIZE, FIELD(ram), "256G", 0, MOST, NULL, "tiers",
+     "Host memory for sleeping conversations. 0: none."},
+    {"ram_read", OPTION_SIZE, FIELD(ram_read), "46G", 1, MOST, NULL, "tiers",
+     "From there to the device, in bytes a second."},
+    {"ram_write", OPTION_SIZE, FIELD(ram_write), "46G", 1, MOST, NULL, "tiers",
+     "From the device, in bytes a second."},
+    {"ram_latency_us", OPTION_COUNT, FIELD(ram_latency_us), "100", 0, 1000000, NULL,
+     "tiers", "Of one transfer besides, in microseconds."},
+    {"ssd", OPTION_SIZE, FIELD(ssd), "2T", 0, MOST, NULL, "tiers",
+     "SSD space for sleeping conversations. 0: none."},
+    {"ssd_read", OPTION_SIZE, FIELD(ssd_read), "6500M", 1, MOST, NULL, "tiers",
+     "From there, in bytes a second."},
+    {"ssd_write", OPTION_SIZE, FIELD(ssd_write), "3800M", 1, MOST, NULL, "tiers",
+     "To it, in bytes a second."},
+    {"ssd_latency_us", OPTION_COUNT, FIELD(ssd_latency_us), "1200", 0, 1000000, NULL,
+     "tiers", "Of one transfer besides, in microseconds."},
+
+    {"copy_after", OPTION_DURATION, FIELD(copy_after_ms), "5s", 0, 24 * HOURS, NULL,
+     "policy", "A conversation quiet for this long is copied down."},
+    {"idle_after", OPTION_DURATION, FIELD(idle_after_ms), "60s", 0, 24 * HOURS, NULL,
+     "policy", "And leaves the device after this long."},
+    {"ssd_after", OPTION_DURATION, FIELD(ssd_after_ms), "30s", 0, 24 * HOURS, NULL,
+     "policy", "And is copied from host memory to the SSD after this long."},
+    {"residency", OPTION_DURATION, FIELD(residency_ms), "10s", 0, 24 * HOURS, NULL,
+     "policy", "What came up stays for this long where there is something else to free."},
+    {"high", OPTION_COUNT, FIELD(high), "90", 1, 100, NULL, "policy",
+     "Percent of a tier; above it blocks are freed ..."},
+    {"low", OPTION_COUNT, FIELD(low), "80", 1, 100, NULL, "policy", "... down to this."},
+    {"second_touch", OPTION_BOOL, FIELD(second_touch), "false", 0, 0, NULL, "policy",
+     "The SSD takes only what was used at least twice."},
+    {"ssd_per_day", OPTION_SIZE, FIELD(ssd_per_day), "0", 0, MOST, NULL, "policy",
+     "Most bytes written to the SSD in a day. 0: no bound."},
+    {"max_loads", OPTION_COUNT, FIELD(max_loads), "32", 1, 4096, NULL, "policy",
+     "Most blocks on their way to the device."},
+    {"max_stores", OPTION_COUNT, FIELD(max_stores), "8", 1, 4096, NULL, "policy",
+     "Most blocks on their way down."},
+    {"wake_deadline", OPTION_DURATION, FIELD(deadline_ms), "10s", 1, 24 * HOURS, NULL,
+     "policy", "A wake that takes longer computes the rest."},
+    {"max_wakes", OPTION_COUNT, FIELD(max_wakes), "64", 1, 65536, NULL, "policy",
+     "Most requests that wait for loads."},
+    {"max_conversations", OPTION_COUNT, FIELD(max_conversations), "65536", 1, 1u << 24,
+     NULL, "policy", "Most conversations on record."},
+
+    {"json", OPTION_BOOL, FIELD(json), "false", 0, 0, NULL, "report",
+     "One JSON object instead of a table."},
+};
+/* clang-format on */
+
+const uint32_t plan_option_count = ARRAY_LEN(plan_option_table);
