@@ -69,6 +69,17 @@ void kv_pool_unref(struct kv_pool *p, uint32_t block)
     p->n_free++;
 }
 
+uint32_t kv_pool_available(const struct kv_pool *p)
+{
+    return p->room.available ? p->room.available(p->room.arg) : p->n_free;
+}
+
+void *kv_pool_address(const struct kv_pool *p, uint32_t block)
+{
+    assert(block < p->mem.n_blocks);
+    return (char *)p->mem.base + block * kv_block_bytes(&p->mem.shape);
+}
+
 bool kv_pool_check(const struct kv_pool *p)
 {
     uint32_t listed = 0, unused = 0;
@@ -108,7 +119,9 @@ int kv_table_extend(struct kv_pool *p, struct kv_table *t, uint32_t from, uint32
     if (from >= to) return 0;
     uint32_t first, end, last = kv_blocks_for(to);
     if (last > t->cap) return -E2BIG;
-    if (kv_table_need(p, t, from, to) > p->n_free) return -ENOSPC;
+    uint32_t need = kv_table_need(p, t, from, to);
+    if (need > p->n_free && p->room.make) p->room.make(p->room.arg, need);
+    if (need > p->n_free) return -ENOSPC;
 
     touched(t, from, to, &first, &end);
     for (uint32_t i = first; i < end; i++) {
