@@ -39,9 +39,9 @@ LDLIBS     += -lm
 
 # ---- dependencies ------------------------------------------------------------
 
-PKGS      := libmicrohttpd libcjson libpcre2-8 libutf8proc inih libsodium
+PKGS      := libmicrohttpd libcjson libpcre2-8 libutf8proc inih libsodium libxxhash liburing
 RUN_DEBS  := pkg-config python3-venv libjsmn-dev libmicrohttpd-dev libcjson-dev libpcre2-dev \
-             libutf8proc-dev libinih-dev libsodium-dev
+             libutf8proc-dev libinih-dev libsodium-dev libxxhash-dev liburing-dev
 TEST_DEBS := $(RUN_DEBS) libcmocka-dev clang clang-format libclang-rt-14-dev curl
 
 # Asked once, when first needed: after `make deps` has had its chance.
@@ -196,7 +196,8 @@ unit: $(CHOSEN) ## the unit tests; T=room/name runs one program
 fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60)
 	@for f in $(FUZZERS); do \
 	    words=tests/fuzz/$$(basename $$f).dict; test -f $$words || words=; \
-	    $$f -max_total_time=$(or $(FUZZ_SECONDS),60) $${words:+-dict=$$words} || exit 1; \
+	    echo "$$(basename $$f), for $(or $(FUZZ_SECONDS),60) s"; \
+	    $$f -verbosity=0 -max_total_time=$(or $(FUZZ_SECONDS),60) $${words:+-dict=$$words} || exit 1; \
 	done
 
 bench: $(BENCHES) ## speeds beside the machine's limits

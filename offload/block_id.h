@@ -48,4 +48,13 @@ static inline bool block_id_equal(const struct block_id *a, const struct block_i
     return __builtin_memcmp(a, b, sizeof *a) == 0;
 }
 
+/* Field by field: a struct has padding. */
+static inline bool block_meta_equal(const struct block_meta *a,
+                                    const struct block_meta *b)
+{
+    return block_id_equal(&a->id, &b->id) && block_id_equal(&a->parent, &b->parent) &&
+           __builtin_memcmp(a->tokens, b->tokens, sizeof a->tokens) == 0 &&
+           a->depth == b->depth && a->tenant == b->tenant;
+}
+
 #endif

@@ -12,16 +12,18 @@
  *
  * A block being stored is invisible (tier_match is false) until its store has been
  * reaped with res == 0.  A block being loaded cannot be dropped.  A block whose load failed
- * for its content (-EBADMSG: a wrong checksum, another block's header) has been dropped by
- * the tier when it is reaped, so it is never tried twice.
+ * (-EBADMSG: a wrong checksum, another block's header, a file cut short; -EIO: the device)
+ * has been dropped by the tier when it is reaped, so it is never tried twice.
  * A tier whose medium fails to write (-ENOSPC of the file system, -EIO) stops taking
- * stores for a while that doubles each time, and says so in tier_health.
+ * stores for a while that doubles each time, and says so in its health.
  */
 #ifndef OFFLOAD_TIER_H
 #define OFFLOAD_TIER_H
 
 #include "kernels/copyq.h"
 #include "offload/slots.h"
+
+struct ssd_sys;
 
 #define TIER_ALIGN 4096  // for buffers: what both O_DIRECT and DMA accept
 
@@ -50,14 +52,20 @@ struct tier_medium {
     int (*start)(struct tier *t, struct tier_io *io);  // -EAGAIN: queue full
     struct tier_io *(*finish)(struct tier *t);  // next finished, res set; or NULL
     void (*flush)(struct tier *t);  // hand over to the system what was started; or NULL
-    void (*forget)(struct tier *t, uint32_t slot);  // the block in it is gone; or NULL
+    /* The block in it is gone, and is not to be found by a restart; erase: none of its
+     * bytes may stay.  Or NULL. */
+    void (*forget)(struct tier *t, uint32_t slot, bool erase);
     void (*close)(struct tier *t);
 };
+
+#define TIER_PAUSE_MIN_NS 1000000000u            // after a store that failed; doubled
+#define TIER_PAUSE_MAX_NS (60ull * 1000000000u)  // each time, up to here
 
 struct tier_health {
     bool writable;      // stores are taken
     int last_error;     // -errno of the latest failed transfer, 0: none yet
     uint64_t retry_at;  // not writable: when stores are taken again, in ns
+    uint64_t pause;     // the latest one's length in ns; 0 since a store succeeded
 };
 
 /* Read the fields freely; only tier.c and the medium write them. */
@@ -68,8 +76,9 @@ struct tier {
     uint32_t in_flight;
     struct tier_health health;
     /* since open */
-    uint64_t stored, loaded, failed, dropped_bad;  // blocks
-    uint64_t bytes_in, bytes_out;
+    uint64_t stored, loaded, failed;  // blocks, reaped
+    uint64_t dropped_bad;             // of the failed: dropped for it
+    uint64_t bytes_in, bytes_out;     // of blocks stored and loaded
 };
 
 struct tier_ram_options {
@@ -88,15 +97,22 @@ struct tier_ssd_options {
     uint32_t depth;  // transfers in flight
     bool no_uring;   // use threads with pread and pwrite although io_uring is there
     bool no_direct;  // go through the page cache although O_DIRECT is there
+    const struct ssd_sys *sys;  // borrowed; NULL: the system itself
 };
 struct tier_ssd_found {  // for the log
-    uint32_t blocks, foreign,
-        damaged;         // kept; of another fingerprint; dropped for damage
+    uint32_t blocks;     // kept
+    uint32_t foreign;    // of another fingerprint: left until their slots are needed
+    uint32_t damaged;    // dropped: no header whose checksum is right
+    uint32_t orphans;    // dropped: a block before them is not there any more
     bool uring, direct;  // what is used
-    char note[256];      // why not, a whole sentence; "" where both are
+    char note[1024];     // what is not as wished and why, in whole sentences; or ""
 };
-/* Blocks of this fingerprint that the folder already holds are there again, the deepest of
- * a conversation counted as used longest ago. -EBUSY: another process has the folder. */
+/* Blocks of this fingerprint that the folder already holds are there again: conversations
+ * in the order in which they were last added to, the deepest block of each counted as used
+ * longest ago.  -EBUSY: another process has the folder.  A file of other geometry is made
+ * anew; a damaged one loses what is damaged.  Without room on the device the tier opens,
+ * says so, and takes what fits.
+ * The caller ignores SIGXFSZ where it limits the size of files, or a store ends it. */
 NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, struct err *err);
 
@@ -112,12 +128,16 @@ tier_buffer_bytes(const struct tier *t);  // block_bytes, rounded up to TIER_ALI
 NODISCARD int tier_submit(struct tier *t, struct tier_io *io, uint64_t now);
 void tier_flush(struct tier *t);  // after a row of submits
 
-/* Take back up to `cap` finished transfers and return how many. */
+/* Take back up to `cap` finished transfers and return how many.  Called now and then with
+ * nothing in flight, too: what was dropped is overwritten meanwhile. */
 size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now);
 
 bool tier_match(const struct tier *t, const struct block_meta *meta);
 void tier_touch(struct tier *t, const struct block_id *id);
 bool tier_coldest(const struct tier *t, const uint64_t *tenant, struct block_meta *out);
-NODISCARD int tier_drop(struct tier *t, const struct block_id *id);  // -ENOENT, -EBUSY
+/* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  tier_erase also
+ * overwrites its bytes, soon (an SSD) or at once; at the latest when the tier is closed. */
+NODISCARD int tier_drop(struct tier *t, const struct block_id *id);
+NODISCARD int tier_erase(struct tier *t, const struct block_id *id);
 
 #endif

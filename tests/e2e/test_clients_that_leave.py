@@ -1,5 +1,7 @@
 """Clients that go away, or stay and do not read."""
 import json
+import os
+import time
 
 from raw import connect, post, wait_for
 from server import Server, collect
@@ -47,3 +49,21 @@ def test_a_hundred_clients_that_break_off_leave_nothing_behind(tiny_rand):
         s.close()
     assert wait_for(lambda: tiny_rand.metrics_sum(BLOCKS) == 0)
     assert tiny_rand.text("hello", max_tokens=12, temperature=0).startswith("J padword468R")
+
+
+def test_a_left_stream_gives_its_descriptor_back_while_others_are_idle(tiny_abc):
+    """The idle clients are older and do nothing, so no event of theirs helps to clean up."""
+    idle = [connect(tiny_abc) for _ in range(8)]
+    for s in idle:
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert s.recv(4096)
+    files = f"/proc/{tiny_abc.pid}/fd"
+    before = len(os.listdir(files))
+    for i in range(40):
+        with connect(tiny_abc) as s:
+            s.sendall(post(body(stream=True, max_tokens=20000)))
+            assert s.recv(1024 * (1 + i % 4))
+            time.sleep(i % 5 * 0.005)
+    assert wait_for(lambda: len(os.listdir(files)) <= before)
+    for s in idle:
+        s.close()

@@ -1,0 +1,379 @@
+#include "offload/slots.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A tenant that has slots.  There are never more of these than slots. */
+struct tenant {
+    uint64_t id;
+    uint32_t count;           // slots; 0: this entry is free
+    uint32_t chain;           // next in the same bucket, or next free entry
+    uint32_t oldest, newest;  // its LRU list
+};
+
+struct slots {
+    struct slot *slot;
+    struct tenant *tenant;
+    uint32_t *by_id, *by_tenant;     // heads of chains; as many, a power of two
+    uint32_t capacity, used, mask;   // mask: buckets - 1
+    uint32_t free_first, free_last;  // linked through older and newer
+    uint32_t tenant_free;
+    uint32_t oldest, newest;
+};
+
+static uint32_t buckets_for(uint32_t capacity)
+{
+    uint32_t n = 1;
+    while (n < capacity) n *= 2;
+    return n;
+}
+
+/* Ids are hashes already; any of their bits will do. */
+static uint32_t *id_bucket(const struct slots *s, const struct block_id *id)
+{
+    uint32_t bits;
+    memcpy(&bits, id->bytes, sizeof bits);
+    return &s->by_id[bits & s->mask];
+}
+
+/* Tenants' numbers may be small ones: their bits are spread by Fibonacci's multiplier. */
+static uint32_t *tenant_bucket(const struct slots *s, uint64_t tenant)
+{
+    return &s->by_tenant[(uint32_t)(tenant * 0x9e3779b97f4a7c15u >> 32) & s->mask];
+}
+
+// ---- the lists of all: the free one and the LRU one share their links -----------------
+
+static void list_remove(struct slots *s, uint32_t *first, uint32_t *last, uint32_t i)
+{
+    struct slot *x = &s->slot[i];
+    *(x->older == SLOT_NONE ? first : &s->slot[x->older].newer) = x->newer;
+    *(x->newer == SLOT_NONE ? last : &s->slot[x->newer].older) = x->older;
+}
+
+static void list_append(struct slots *s, uint32_t *first, uint32_t *last, uint32_t i)
+{
+    s->slot[i].older = *last;
+    s->slot[i].newer = SLOT_NONE;
+    *(*last == SLOT_NONE ? first : &s->slot[*last].newer) = i;
+    *last = i;
+}
+
+static void list_prepend(struct slots *s, uint32_t *first, uint32_t *last, uint32_t i)
+{
+    s->slot[i].older = SLOT_NONE;
+    s->slot[i].newer = *first;
+    *(*first == SLOT_NONE ? last : &s->slot[*first].older) = i;
+    *first = i;
+}
+
+// ---- tenants -------------------------------------------------------------------------
+
+static uint32_t tenant_find(const struct slots *s, uint64_t id)
+{
+    uint32_t t = *tenant_bucket(s, id);
+    while (t != SLOT_NONE && s->tenant[t].id != id) t = s->tenant[t].chain;
+    return t;
+}
+
+static uint32_t tenant_take(struct slots *s, uint64_t id)
+{
+    uint32_t t = tenant_find(s, id);
+    if (t != SLOT_NONE) return t;
+
+    t = s->tenant_free;
+    assert(t != SLOT_NONE);
+    s->tenant_free = s->tenant[t].chain;
+    uint32_t *head = tenant_bucket(s, id);
+    s->tenant[t] = (struct tenant){id, 0, *head, SLOT_NONE, SLOT_NONE};
+    *head = t;
+    return t;
+}
+
+static void tenant_give(struct slots *s, uint32_t t)
+{
+    uint32_t *link = tenant_bucket(s, s->tenant[t].id);
+    while (*link != t) link = &s->tenant[*link].chain;
+    *link = s->tenant[t].chain;
+    s->tenant[t].chain = s->tenant_free;
+    s->tenant_free = t;
+}
+
+static void tenant_unlink(struct slots *s, uint32_t i)
+{
+    struct slot *x = &s->slot[i];
+    struct tenant *t = &s->tenant[x->tenant];
+    *(x->before == SLOT_NONE ? &t->oldest : &s->slot[x->before].behind) = x->behind;
+    *(x->behind == SLOT_NONE ? &t->newest : &s->slot[x->behind].before) = x->before;
+}
+
+static void tenant_append(struct slots *s, uint32_t i)
+{
+    struct slot *x = &s->slot[i];
+    struct tenant *t = &s->tenant[x->tenant];
+    x->before = t->newest;
+    x->behind = SLOT_NONE;
+    *(t->newest == SLOT_NONE ? &t->oldest : &s->slot[t->newest].behind) = i;
+    t->newest = i;
+}
+
+// ---- opening and closing --------------------------------------------------------------
+
+int slots_open(struct slots **out, uint32_t capacity, struct err *err)
+{
+    if (capacity == 0 || capacity > UINT32_MAX / 4)
+        return err_set(err, -EINVAL,
+                       "a tier of %u blocks is not possible; expected 1 to %u",
+                       capacity, UINT32_MAX / 4);
+    struct slots *s = calloc(1, sizeof *s);
+    if (!s) return err_set(err, -ENOMEM, "no memory for an index of blocks");
+
+    uint32_t buckets = buckets_for(capacity);
+    *s = (struct slots){
+        .slot = calloc(capacity, sizeof *s->slot),
+        .tenant = calloc(capacity, sizeof *s->tenant),
+        .by_id = malloc(buckets * sizeof *s->by_id),
+        .by_tenant = malloc(buckets * sizeof *s->by_tenant),
+        .capacity = capacity,
+        .mask = buckets - 1,
+        .free_first = SLOT_NONE,
+        .free_last = SLOT_NONE,
+        .oldest = SLOT_NONE,
+        .newest = SLOT_NONE,
+    };
+    if (!s->slot || !s->tenant || !s->by_id || !s->by_tenant) {
+        slots_close(s);
+        return err_set(
+            err, -ENOMEM,
+            "an index of %u blocks takes %zu MiB of memory, which are not there",
+            capacity, slots_bytes(capacity) >> 20);
+    }
+    memset(s->by_id, 0xff, buckets * sizeof *s->by_id);
+    memset(s->by_tenant, 0xff, buckets * sizeof *s->by_tenant);
+    for (uint32_t i = 0; i < capacity; i++) {
+        list_append(s, &s->free_first, &s->free_last, i);
+        s->tenant[i].chain = i + 1 < capacity ? i + 1 : SLOT_NONE;
+    }
+    *out = s;
+    return 0;
+}
+
+void slots_close(struct slots *s)
+{
+    if (!s) return;
+    free(s->slot);
+    free(s->tenant);
+    free(s->by_id);
+    free(s->by_tenant);
+    free(s);
+}
+
+size_t slots_bytes(uint32_t capacity)
+{
+    return sizeof(struct slots) +
+           capacity * (sizeof(struct slot) + sizeof(struct tenant)) +
+           2 * (size_t)buckets_for(capacity) * sizeof(uint32_t);
+}
+
+// ---- questions -------------------------------------------------------------------------
+
+uint32_t slots_capacity(const struct slots *s)
+{
+    return s->capacity;
+}
+
+uint32_t slots_used(const struct slots *s)
+{
+    return s->used;
+}
+
+uint32_t slots_used_by(const struct slots *s, uint64_t tenant)
+{
+    uint32_t t = tenant_find(s, tenant);
+    return t == SLOT_NONE ? 0 : s->tenant[t].count;
+}
+
+const struct slot *slots_at(const struct slots *s, uint32_t i)
+{
+    assert(i < s->capacity);
+    return &s->slot[i];
+}
+
+uint32_t slots_find(const struct slots *s, const struct block_id *id)
+{
+    uint32_t i = *id_bucket(s, id);
+    while (i != SLOT_NONE && !block_id_equal(&s->slot[i].meta.id, id))
+        i = s->slot[i].chain;
+    return i;
+}
+
+uint32_t slots_match(const struct slots *s, const struct block_meta *meta)
+{
+    uint32_t i = slots_find(s, &meta->id);
+    if (i == SLOT_NONE || s->slot[i].state != SLOT_READY) return SLOT_NONE;
+    return block_meta_equal(&s->slot[i].meta, meta) ? i : SLOT_NONE;
+}
+
+uint32_t slots_coldest(const struct slots *s, const uint64_t *tenant)
+{
+    uint32_t t = tenant ? tenant_find(s, *tenant) : SLOT_NONE;
+    if (tenant && t == SLOT_NONE) return SLOT_NONE;
+
+    uint32_t i = tenant ? s->tenant[t].oldest : s->oldest;
+    while (i != SLOT_NONE && (s->slot[i].state != SLOT_READY || s->slot[i].pins))
+        i = tenant ? s->slot[i].behind : s->slot[i].newer;
+    return i;
+}
+
+// ---- changes ---------------------------------------------------------------------------
+
+bool slots_claim_at(struct slots *s, uint32_t i, const struct block_meta *meta)
+{
+    assert(slots_find(s, &meta->id) == SLOT_NONE);
+    struct slot *x = &s->slot[i];
+    if (i >= s->capacity || x->state != SLOT_FREE) return false;
+
+    list_remove(s, &s->free_first, &s->free_last, i);
+    x->meta = *meta;
+    x->state = SLOT_FILLING;
+    x->pins = 0;
+    uint32_t *head = id_bucket(s, &meta->id);
+    x->chain = *head;
+    *head = i;
+    list_append(s, &s->oldest, &s->newest, i);
+    x->tenant = tenant_take(s, meta->tenant);
+    s->tenant[x->tenant].count++;
+    tenant_append(s, i);
+    s->used++;
+    return true;
+}
+
+uint32_t slots_claim(struct slots *s, const struct block_meta *meta)
+{
+    uint32_t i = s->free_first;
+    return i != SLOT_NONE && slots_claim_at(s, i, meta) ? i : SLOT_NONE;
+}
+
+void slots_commit(struct slots *s, uint32_t i)
+{
+    assert(s->slot[i].state == SLOT_FILLING);
+    s->slot[i].state = SLOT_READY;
+}
+
+void slots_doom(struct slots *s, uint32_t i)
+{
+    assert(s->slot[i].state == SLOT_READY);
+    s->slot[i].state = SLOT_LEAVING;
+}
+
+static void leave(struct slots *s, uint32_t i)
+{
+    struct slot *x = &s->slot[i];
+    assert(x->state != SLOT_FREE && x->pins == 0);
+
+    uint32_t *link = id_bucket(s, &x->meta.id);
+    while (*link != i) link = &s->slot[*link].chain;
+    *link = x->chain;
+    list_remove(s, &s->oldest, &s->newest, i);
+    tenant_unlink(s, i);
+    if (--s->tenant[x->tenant].count == 0) tenant_give(s, x->tenant);
+    x->state = SLOT_FREE;
+    s->used--;
+}
+
+void slots_release(struct slots *s, uint32_t i)
+{
+    leave(s, i);
+    list_prepend(s, &s->free_first, &s->free_last, i);
+}
+
+void slots_release_last(struct slots *s, uint32_t i)
+{
+    leave(s, i);
+    list_append(s, &s->free_first, &s->free_last, i);
+}
+
+void slots_pin(struct slots *s, uint32_t i)
+{
+    assert(s->slot[i].state == SLOT_READY);
+    s->slot[i].pins++;
+}
+
+void slots_unpin(struct slots *s, uint32_t i)
+{
+    assert(s->slot[i].pins > 0);
+    s->slot[i].pins--;
+}
+
+void slots_touch(struct slots *s, uint32_t i)
+{
+    assert(s->slot[i].state != SLOT_FREE);
+    list_remove(s, &s->oldest, &s->newest, i);
+    list_append(s, &s->oldest, &s->newest, i);
+    tenant_unlink(s, i);
+    tenant_append(s, i);
+}
+
+// ---- the invariants --------------------------------------------------------------------
+
+static bool free_list_holds(const struct slots *s)
+{
+    uint32_t n = 0, last = SLOT_NONE;
+    for (uint32_t i = s->free_first; i != SLOT_NONE; last = i, i = s->slot[i].newer) {
+        if (s->slot[i].state != SLOT_FREE || s->slot[i].older != last) return false;
+        if (++n > s->capacity) return false;
+    }
+    return last == s->free_last && n == s->capacity - s->used;
+}
+
+/* The list of all in order; `next` is given, for each tenant's list, the slot that must
+ * come next on it. */
+static bool lru_list_holds(const struct slots *s)
+{
+    uint32_t n = 0, last = SLOT_NONE;
+    for (uint32_t i = s->oldest; i != SLOT_NONE; last = i, i = s->slot[i].newer) {
+        const struct slot *x = &s->slot[i];
+        if (x->state == SLOT_FREE || x->older != last || ++n > s->capacity)
+            return false;
+        if (slots_find(s, &x->meta.id) != i) return false;
+        if (x->pins && x->state == SLOT_FILLING) return false;
+        const struct tenant *t = &s->tenant[x->tenant];
+        if (t->id != x->meta.tenant || tenant_find(s, t->id) != x->tenant) return false;
+
+        // The next of this tenant on the list of all is the next on its own.
+        if (x->behind == SLOT_NONE ? t->newest != i : s->slot[x->behind].before != i)
+            return false;
+        if (x->before == SLOT_NONE && t->oldest != i) return false;
+    }
+    return last == s->newest && n == s->used;
+}
+
+/* Each tenant's list has its count of slots, all its own, in the order of the list of
+ * all: walking both together, every slot of the tenant is met when it is due. */
+static bool tenants_hold(const struct slots *s)
+{
+    uint32_t counted = 0, *due = malloc(s->capacity * sizeof *due);
+    if (!due) return false;
+    for (uint32_t b = 0; b <= s->mask; b++) {
+        for (uint32_t t = s->by_tenant[b]; t != SLOT_NONE; t = s->tenant[t].chain) {
+            due[t] = s->tenant[t].oldest;
+            counted += s->tenant[t].count;
+            if (s->tenant[t].count == 0) counted = UINT32_MAX / 2;
+        }
+    }
+    bool holds = counted == s->used;
+    for (uint32_t i = s->oldest; holds && i != SLOT_NONE; i = s->slot[i].newer) {
+        holds = due[s->slot[i].tenant] == i;
+        due[s->slot[i].tenant] = s->slot[i].behind;
+    }
+    for (uint32_t i = s->oldest; holds && i != SLOT_NONE; i = s->slot[i].newer)
+        holds = due[s->slot[i].tenant] == SLOT_NONE;
+    free(due);
+    return holds;
+}
+
+bool slots_check(const struct slots *s)
+{
+    return free_list_holds(s) && lru_list_holds(s) && tenants_hold(s);
+}

@@ -1,0 +1,68 @@
+/* ssd_queue.h - transfers between a file and memory, many at a time, in any order.
+ *
+ * Owns     a ring of io_uring, or worker threads.  Never the memory or the file.
+ * Caller   lends each struct ssd_op, and what its iov points to, from push to pop.  No more
+ *          than `entries` are lent at a time.
+ * Memory   all taken by open.
+ * Threads  one makes every call.
+ *
+ * A transfer may be short; who pushed it decides what then.
+ */
+#ifndef OFFLOAD_SSD_QUEUE_H
+#define OFFLOAD_SSD_QUEUE_H
+
+#include "offload/ssd_sys.h"
+
+struct ssd_op {
+    bool write;
+    struct iovec *iov;
+    unsigned n_iov;
+    uint64_t at;  // byte of the file
+    ssize_t res;  // once popped: bytes, or -errno
+    struct ssd_op *next;
+};
+
+struct ssd_queue;
+
+struct ssd_queue_ops {
+    void (*push)(struct ssd_queue *q, struct ssd_op *op);
+    void (*kick)(struct ssd_queue *q);
+    struct ssd_op *(*pop)(struct ssd_queue *q, bool wait);
+    void (*close)(struct ssd_queue *q);
+};
+
+struct ssd_queue {
+    const struct ssd_queue_ops *ops;
+};
+
+/* The fd and sys are borrowed.  The first fails where the system has no io_uring, or not
+ * for us: -ENOSYS, -EPERM, -ENOMEM. */
+NODISCARD int ssd_uring_open(struct ssd_queue **out, int fd, unsigned entries,
+                             const struct ssd_sys *sys);
+NODISCARD int ssd_threads_open(struct ssd_queue **out, int fd, unsigned entries,
+                               const struct ssd_sys *sys, struct err *err);
+
+static inline void ssd_push(struct ssd_queue *q, struct ssd_op *op)
+{
+    q->ops->push(q, op);
+}
+
+/* Hand over to the system what was pushed. */
+static inline void ssd_kick(struct ssd_queue *q)
+{
+    q->ops->kick(q);
+}
+
+/* One that has ended, or NULL where there is none yet.  wait: blocks until there is one;
+ * something must be in flight then. */
+static inline struct ssd_op *ssd_pop(struct ssd_queue *q, bool wait)
+{
+    return q->ops->pop(q, wait);
+}
+
+static inline void ssd_close(struct ssd_queue *q)
+{
+    if (q) q->ops->close(q);
+}
+
+#endif

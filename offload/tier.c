@@ -1,0 +1,181 @@
+/* tier.c - the bookkeeping that every tier shares.  Media only move bytes. */
+#include "offload/tier.h"
+
+#include <assert.h>
+
+void tier_close(struct tier *t)
+{
+    if (!t) return;
+    assert(t->in_flight == 0);
+    struct slots *slots = t->slots;
+    t->medium->close(t);
+    slots_close(slots);
+}
+
+size_t tier_buffer_bytes(const struct tier *t)
+{
+    return ALIGN_UP(t->block_bytes, TIER_ALIGN);
+}
+
+// ---- health --------------------------------------------------------------------------
+
+static void look_at_clock(struct tier *t, uint64_t now)
+{
+    if (!t->health.writable && now >= t->health.retry_at) t->health.writable = true;
+}
+
+/* Stores that were in flight together fail together and count once: the first ends the
+ * writable state, the others find it ended. */
+static void store_failed(struct tier *t, uint64_t now)
+{
+    struct tier_health *h = &t->health;
+    if (!h->writable) return;
+    h->pause = h->pause ? 2 * h->pause : TIER_PAUSE_MIN_NS;
+    if (h->pause > TIER_PAUSE_MAX_NS) h->pause = TIER_PAUSE_MAX_NS;
+    h->writable = false;
+    h->retry_at = now + h->pause;
+}
+
+static void store_succeeded(struct tier *t)
+{
+    if (t->health.writable) t->health.pause = 0;
+}
+
+// ---- transfers -----------------------------------------------------------------------
+
+static int prepare(struct tier *t, struct tier_io *io)
+{
+    if (io->dir == TIER_LOAD) {
+        io->slot = slots_match(t->slots, &io->meta);
+        if (io->slot == SLOT_NONE) return -ENOENT;
+        slots_pin(t->slots, io->slot);
+        return 0;
+    }
+    if (!t->health.writable) return -EROFS;
+    if (slots_find(t->slots, &io->meta.id) != SLOT_NONE) return -EEXIST;
+    io->slot = slots_claim(t->slots, &io->meta);
+    return io->slot == SLOT_NONE ? -ENOSPC : 0;
+}
+
+int tier_submit(struct tier *t, struct tier_io *io, uint64_t now)
+{
+    look_at_clock(t, now);
+    int rc = prepare(t, io);
+    if (rc < 0) return rc;
+
+    io->res = 0;
+    rc = t->medium->start(t, io);
+    if (rc == 0) {
+        t->in_flight++;
+    } else if (io->dir == TIER_STORE) {
+        slots_release(t->slots, io->slot);
+    } else {
+        slots_unpin(t->slots, io->slot);
+    }
+    return rc;
+}
+
+void tier_flush(struct tier *t)
+{
+    if (t->medium->flush) t->medium->flush(t);
+}
+
+static void forget(struct tier *t, uint32_t slot, bool erase)
+{
+    if (t->medium->forget) t->medium->forget(t, slot, erase);
+}
+
+static void settle_store(struct tier *t, const struct tier_io *io, uint64_t now)
+{
+    if (io->res == 0) {
+        slots_commit(t->slots, io->slot);
+        t->stored++;
+        t->bytes_in += t->block_bytes;
+        store_succeeded(t);
+        return;
+    }
+    // The slot itself may be what is broken, so all others come before it.
+    slots_release_last(t->slots, io->slot);
+    forget(t, io->slot, false);
+    store_failed(t, now);
+}
+
+static void settle_load(struct tier *t, const struct tier_io *io)
+{
+    const struct slot *slot = slots_at(t->slots, io->slot);
+    slots_unpin(t->slots, io->slot);
+    if (io->res == 0) {
+        slots_touch(t->slots, io->slot);
+        t->loaded++;
+        t->bytes_out += t->block_bytes;
+    } else if (slot->state == SLOT_READY) {
+        slots_doom(t->slots, io->slot);
+        t->dropped_bad++;
+    }
+    // Another load of it may still be on its way; the last one takes the block along.
+    if (slot->state == SLOT_LEAVING && slot->pins == 0) {
+        slots_release_last(t->slots, io->slot);
+        forget(t, io->slot, false);
+    }
+}
+
+size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now)
+{
+    look_at_clock(t, now);
+    size_t n = 0;
+    for (struct tier_io *io; n < cap && (io = t->medium->finish(t)); done[n++] = io) {
+        assert(io->res <= 0);
+        t->in_flight--;
+        if (io->res < 0) {
+            t->failed++;
+            t->health.last_error = io->res;
+        }
+        if (io->dir == TIER_STORE) {
+            settle_store(t, io, now);
+        } else {
+            settle_load(t, io);
+        }
+    }
+    return n;
+}
+
+// ---- blocks --------------------------------------------------------------------------
+
+bool tier_match(const struct tier *t, const struct block_meta *meta)
+{
+    return slots_match(t->slots, meta) != SLOT_NONE;
+}
+
+void tier_touch(struct tier *t, const struct block_id *id)
+{
+    uint32_t i = slots_find(t->slots, id);
+    if (i != SLOT_NONE) slots_touch(t->slots, i);
+}
+
+bool tier_coldest(const struct tier *t, const uint64_t *tenant, struct block_meta *out)
+{
+    uint32_t i = slots_coldest(t->slots, tenant);
+    if (i != SLOT_NONE) *out = slots_at(t->slots, i)->meta;
+    return i != SLOT_NONE;
+}
+
+static int leave(struct tier *t, const struct block_id *id, bool erase)
+{
+    uint32_t i = slots_find(t->slots, id);
+    if (i == SLOT_NONE) return -ENOENT;
+    const struct slot *slot = slots_at(t->slots, i);
+    if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
+    slots_release(t->slots, i);
+    forget(t, i, erase);
+    return 0;
+}
+
+int tier_drop(struct tier *t, const struct block_id *id)
+{
+    return leave(t, id, false);
+}
+
+int tier_erase(struct tier *t, const struct block_id *id)
+{
+    return leave(t, id, true);
+}
