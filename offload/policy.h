@@ -15,6 +15,8 @@
 
 #include "kernels/base.h"
 
+#define POLICY_MAX_TRANSFERS 4096
+
 struct policy {
     uint64_t copy_after, idle_after;  // ns of quiet; copy_after <= idle_after
     uint64_t ssd_after;          // ns of quiet before a RAM block is copied to the SSD
@@ -29,6 +31,8 @@ struct policy {
     uint64_t wake_deadline;          // ns; then the rest is computed
 };
 
+/* 5 s, 60 s, 30 s, 10 s; .90 and .80; no second touch, budget or quota; 32 loads of 256 MiB
+ * and 8 stores; 10 s. */
 void policy_defaults(struct policy *p);
 NODISCARD int policy_check(const struct policy *p, struct err *err);
 
@@ -40,10 +44,13 @@ struct policy_block {
     bool lower;  // the next tier down has it
 };
 
-bool policy_may_copy(const struct policy *p, const struct policy_block *b,
-                     uint64_t now);
+/* May it be copied down?  pressure: the tier it is in has to shed blocks, or the server
+ * stops, so that nobody waits for it to be quiet. */
+bool policy_may_copy(const struct policy *p, const struct policy_block *b, uint64_t now,
+                     bool pressure);
 bool policy_may_copy_to_ssd(const struct policy *p, const struct policy_block *b,
-                            uint64_t now);
+                            uint64_t now, bool pressure);
+bool policy_ssd_takes(const struct policy *p, const struct policy_block *b);
 /* May a block be freed?  pressure: the tier is above its high watermark or somebody waits
  * for room; last: nothing else can be freed. */
 bool policy_may_free(const struct policy *p, const struct policy_block *b, uint64_t now,
@@ -51,7 +58,8 @@ bool policy_may_free(const struct policy *p, const struct policy_block *b, uint6
 /* How many of `used` blocks should go, by the watermarks; 0 below the high one. */
 uint32_t policy_excess(const struct policy *p, uint32_t used, uint32_t capacity);
 
-/* The daily budget of bytes written to the SSD, as a bucket that fills by time. */
+/* The daily budget of bytes written to the SSD, as a bucket that fills by time and holds a
+ * day's at most; it starts with as much as the caller puts there. */
 struct policy_budget {
     double bytes;
     uint64_t since;
