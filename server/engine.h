@@ -64,6 +64,7 @@ NODISCARD int engine_start(struct engine *e, struct err *err);
  * not in the vocabulary, or the tenant is unknown; -ENOMEM.  On any error r stays the caller's alone.  Choices beyond
  * max_running run one after the other. */
 NODISCARD int engine_submit(struct engine *e, struct request *r, struct err *err);
+uint64_t engine_clock(void);         // nanoseconds, monotonic: all its times are of it
 void engine_wake(struct engine *e);  // look at cancelled requests now
 
 /* The largest prompt + reply of one sequence: the context, or what the pool holds. */

@@ -78,8 +78,6 @@ struct engine {
     struct err failure;  // written before `failed` is set
 };
 
-uint64_t engine_clock(void);  // nanoseconds, monotonic
-
 /* ---- engine_step.c ---- */
 
 /* Plan and compute one step and sample from it; false: there was nothing to compute. */

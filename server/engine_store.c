@@ -138,12 +138,13 @@ static void leave(void *arg, uint32_t seq)
     struct engine *e = arg;
     const struct sched_seq *q = &e->sched.seqs[seq];
     struct voice *v = &e->voices[seq];
-    uint32_t n = q->n_computed / KV_BLOCK_TOKENS;
     if (v->wake != UINT32_MAX) {
         kvstore_wake_cancel(e->o.store, v->wake);
         v->wake = UINT32_MAX;
+        return;
     }
-    struct kv_prompt p = n > 0 ? prompt_of(e, seq, n) : whole_prompt(e, seq);
+    if (q->n_known == e->orders[q->job].r->n_ids) name_prompt(v, e->orders[q->job].r);
+    struct kv_prompt p = prompt_of(e, seq, v->n_meta);
     kvstore_idle(e->o.store, &p, e->now);
 }
 

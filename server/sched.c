@@ -123,8 +123,8 @@ void sched_give_up(struct sched *s, uint32_t seq)
     struct sched_seq *q = &s->seqs[seq];
     s->n_running -= q->state == SEQ_RUNNING;
     s->n_waking -= q->state == SEQ_WAKING;
-    if (q->table.n_blocks > 0 && s->o.store.leave)
-        s->o.store.leave(s->o.store.arg, seq);
+    if (q->inside && s->o.store.leave) s->o.store.leave(s->o.store.arg, seq);
+    q->inside = false;
     kv_table_release(s->o.kv, &q->table);
     q->n_computed = q->n_adopted = 0;
 }

@@ -79,6 +79,7 @@ struct sched_seq {
     uint32_t n_known, n_computed;
     struct kv_table table;
     uint32_t n_adopted;  // WAKING: blocks of the table that came from the store
+    bool inside;         // has begun, and the store has not heard that it left
     uint64_t since;      // PUT_BACK: when
     uint32_t next;       // of the same job, by rising choice
     uint32_t chunk;      // within sched_plan(): tokens of the step
@@ -106,7 +107,7 @@ struct sched_store {
     /* Put the first blocks of what it knows into its table, with a reference on each; how
      * many.  They hold at most all tokens but the last; loading: not all are filled yet. */
     uint32_t (*adopt)(void *arg, uint32_t seq, bool *loading);
-    /* It gives up its blocks: called before its references go. */
+    /* It gives up its blocks: called once for every start, before its references go. */
     void (*leave)(void *arg, uint32_t seq);
 };
 

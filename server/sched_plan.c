@@ -132,6 +132,7 @@ static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *
     if (!has_room(s, q, shared)) return false;
     uint32_t seq = (uint32_t)(q - s->seqs), tokens = shared;
     bool loading = false;
+    q->inside = true;
     if (shared > 0) {
         kv_table_fork(s->o.kv, &q->table, &from->table, shared);
     } else if (may_adopt(s, q, shared)) {

@@ -1,11 +1,9 @@
 #include "server/tiers.h"
 
+#include "server/engine.h"
 #include "server/kv_pages.h"
 
-#include <assert.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Before anything was measured: a memory bus, and a slow NVMe drive. */
 #define RAM_LATENCY   20e3
@@ -137,25 +135,18 @@ void tiers_close(struct tiers *t)
 
 /* ---- calibration ---- */
 
-static uint64_t clock_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* Move the blocks; how many went well.  Returns when all have landed. */
 static uint32_t move(struct tier *t, struct tier_io *io, uint32_t n, enum tier_dir dir)
 {
     uint32_t begun = 0, good = 0;
     for (; begun < n; begun++) {
         io[begun].dir = dir;
-        if (tier_submit(t, &io[begun], clock_ns()) < 0) break;
+        if (tier_submit(t, &io[begun], engine_clock()) < 0) break;
     }
     tier_flush(t);
     for (uint32_t left = begun; left > 0;) {
         struct tier_io *done[SAMPLE];
-        uint32_t got = (uint32_t)tier_reap(t, done, SAMPLE, clock_ns());
+        uint32_t got = (uint32_t)tier_reap(t, done, SAMPLE, engine_clock());
         for (uint32_t i = 0; i < got; i++) good += done[i]->res == 0;
         left -= got;
     }
@@ -176,11 +167,11 @@ static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
         memset(io[i].buf, 0, bytes);
     }
     if (move(tier, io, n, TIER_STORE) == n) {
-        uint64_t began = clock_ns();
+        uint64_t began = engine_clock();
         uint32_t one = move(tier, io, 1, TIER_LOAD);
-        uint64_t first = clock_ns() - began;
+        uint64_t first = engine_clock() - began;
         uint32_t rest = move(tier, io + 1, n - 1, TIER_LOAD);
-        uint64_t all = clock_ns() - began - first;
+        uint64_t all = engine_clock() - began - first;
         if (one == 1 && rest == n - 1) {
             double each = (double)all / (n - 1);
             double wait = (double)first > each ? (double)first - each : 0;
