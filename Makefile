@@ -125,7 +125,7 @@ MODEL ?= models/smollm2-135m-instruct
 VENV  := build/venv
 
 run: deps ## install what is missing, get the model, build, serve; ARGS="--port 9000 ..."
-	@$(MAKE) --no-print-directory $(MODEL) all
+	@$(MAKE) --no-print-directory -j$$(nproc) $(MODEL) all
 	$(Q)exec $(SERVER) serve $(MODEL) $(ARGS)
 
 deps: ## install the Debian packages that a build needs
@@ -169,7 +169,7 @@ E2E_VENV     := build/venv-e2e
 CLIENTS_VENV := build/venv-clients
 
 test: deps-test ## everything: unit and end-to-end tests, layers, headers, style
-	@$(MAKE) --no-print-directory model all $(TESTS) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready
+	@$(MAKE) --no-print-directory -j$$(nproc) model all $(TESTS) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready
 	@tests/all.sh $(BUILD)
 
 $(E2E_VENV)/ready: tests/e2e/requirements.txt

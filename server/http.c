@@ -23,6 +23,7 @@ bool connection_phase(struct connection *c, enum phase phase, uint32_t ms)
     c->phase = phase;
     bool open = !c->closing;
     pthread_mutex_unlock(&c->lock);
+    if (evictable) watch_await(c->http->watch, &c->item);
     return open;
 }
 
@@ -31,7 +32,11 @@ static void client_gone(struct watch_item *i)
     struct connection *c = CONTAINER_OF(i, struct connection, item);
     pthread_mutex_lock(&c->lock);
     struct exchange *x = c->current;
-    if (x) {
+    if (c->phase <= PHASE_BODY) {
+        /* The library is told of an end once, and forgets it where bytes came with it:
+         * shutting the dead half makes the system tell it again. */
+        shutdown(i->fd, SHUT_RD);
+    } else if (x) {
         x->gone = true;
         if (x->call) api_call_cancel(x->call);
         /* An exchange that a worker has is left asleep: awake, the library could find out

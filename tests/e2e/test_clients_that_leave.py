@@ -67,3 +67,16 @@ def test_a_left_stream_gives_its_descriptor_back_while_others_are_idle(tiny_abc)
     assert wait_for(lambda: len(os.listdir(files)) <= before)
     for s in idle:
         s.close()
+
+
+def test_a_client_that_leaves_within_its_request_frees_its_connection():
+    """Its last bytes and its end arrive together, long before any deadline."""
+    with Server("tiny-abc", "--header-timeout", "10m", "--body-timeout", "10m") as server:
+        whole = post(body(max_tokens=1))
+        for cut in (9, 40, len(whole) - 20):
+            for _ in range(8):
+                s = connect(server)
+                s.sendall(whole[:-cut])
+                s.close()
+        # The one that asks is a connection too.
+        assert wait_for(lambda: server.metrics_sum("dormouse_connections") <= 1)

@@ -1,0 +1,301 @@
+/* What the SSD tier makes of the folder it is given, and of a system that refuses. */
+#include "tests/offload/fault_sys.h"
+#include "tests/offload/tier_fixture.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+static void expect_refused(struct world *w, int rc, const char *text)
+{
+    struct tier *t = NULL;
+    assert_int_equal(tier_ssd_open(&t, &w->found, &w->ssd, &w->err), rc);
+    assert_null(t);
+    if (!strstr(w->err.msg, text)) fail_msg("\"%s\" does not say %s", w->err.msg, text);
+}
+
+static void in_dir(const struct world *w, const char *name, char path[128])
+{
+    snprintf(path, 128, "%s/%s", w->dir, name);
+}
+
+static void the_folder_and_its_files_are_the_owners_alone(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    assert_int_equal(rmdir(w.dir), 0);
+    mode_t before = umask(0);
+    world_start(&w);
+    umask(before);
+    struct stat st;
+    char path[128];
+    assert_int_equal(stat(w.dir, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+    static const char *names[] = {"lock", "blocks"};
+    for (int i = 0; i < 2; i++) {
+        in_dir(&w, names[i], path);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+        assert_int_equal(chmod(path, 0644), 0);
+    }
+    world_restart(&w);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);  // and are so again
+    world_close(&w);
+}
+
+static void all_of_the_file_is_reserved(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 100);
+    world_start(&w);
+    struct stat st;
+    char path[128];
+    in_dir(&w, "blocks", path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, w.ssd.bytes);
+    assert_true((uint64_t)st.st_blocks * 512 >= w.ssd.bytes);
+    world_close(&w);
+}
+
+static void a_folder_that_others_may_write_is_refused(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    assert_int_equal(chmod(w.dir, 0770), 0);
+    expect_refused(&w, -EPERM, "may be written by other users; expected mode 0700");
+    world_close(&w);
+}
+
+static void a_folder_that_cannot_be_made_is_named(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    w.ssd.dir = "/tmp/dormouse-not-there/kv";
+    expect_refused(&w, -ENOENT,
+                   "folder /tmp/dormouse-not-there/kv cannot be made: No such");
+    w.ssd.dir = "/dev/null";
+    expect_refused(&w, -ENOTDIR, "folder /dev/null cannot be opened");
+    w.ssd.dir = "";
+    expect_refused(&w, -EINVAL, "has no folder");
+    world_close(&w);
+}
+
+static void sizes_that_make_no_sense_are_refused_with_their_numbers(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    struct tier_ssd_options good = w.ssd;
+    w.ssd.block_bytes = 0;
+    expect_refused(&w, -EINVAL, "blocks of 0 bytes");
+    w.ssd = good, w.ssd.block_bytes = SIZE_MAX - 100;
+    expect_refused(&w, -EINVAL, "cannot be kept on an SSD");
+    w.ssd = good, w.ssd.bytes = DISK_PAGE + SLOT_BYTES - 1;
+    expect_refused(&w, -EINVAL, "of 16383 bytes holds no block of 5000 bytes");
+    w.ssd = good, w.ssd.bytes = UINT64_MAX;
+    expect_refused(&w, -EINVAL, "holds no block");
+    w.ssd = good, w.ssd.depth = 0;
+    expect_refused(&w, -EINVAL, "a depth of 0");
+    w.ssd = good, w.ssd.depth = 5000;
+    expect_refused(&w, -EINVAL, "a depth of 5000");
+    world_close(&w);
+}
+
+static void a_second_process_is_refused_and_told_which_folder(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    world_start(&w);
+    char text[128];
+    snprintf(text, sizeof text, "folder %s is in use by another process", w.dir);
+    expect_refused(&w, -EBUSY, text);  // locks are of descriptors: no fork is needed
+    assert_int_equal(store(w.tier, 1, 0), 0);
+    world_restart(&w);
+    assert_int_equal(load(w.tier, 1, 0), 0);
+    world_close(&w);
+}
+
+static void make_link(const char *path)
+{
+    assert_int_equal(symlink("/etc/hostname", path), 0);
+}
+static void make_dangling(const char *path)
+{
+    assert_int_equal(symlink("/tmp/dormouse-not-there", path), 0);
+}
+static void make_folder(const char *path)
+{
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+static void make_pipe(const char *path)
+{
+    assert_int_equal(mkfifo(path, 0600), 0);
+}
+static void make_socket(const char *path)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    close(fd);
+}
+
+static void what_is_no_file_is_refused_by_its_kind(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*make)(const char *path);
+        const char *kind;
+    } cases[] = {
+        {make_link, "a symbolic link"}, {make_dangling, "a symbolic link"},
+        {make_folder, "a folder"},      {make_pipe, "a pipe"},
+        {make_socket, "a socket"},
+    };
+    static const char *names[] = {"blocks", "lock"};
+    for (size_t i = 0; i < 2 * ARRAY_LEN(cases); i++) {
+        struct world w;
+        world_ssd(&w, "/tmp", 4);
+        char path[128], text[256];
+        in_dir(&w, names[i % 2], path);
+        cases[i / 2].make(path);
+        snprintf(text, sizeof text, "%s is %s; expected a regular file", path,
+                 cases[i / 2].kind);
+        expect_refused(&w, -EINVAL, text);
+        w.ssd.no_direct = true;
+        expect_refused(&w, -EINVAL, text);
+        assert_int_not_equal(access("/tmp/dormouse-not-there", F_OK), 0);
+        world_close(&w);
+    }
+}
+
+// ---- refusals of the system ----------------------------------------------------------
+
+static void expect_note(const struct world *w, const char *text)
+{
+    const char *at = strstr(w->found.note, text);
+    if (!at) fail_msg("\"%s\" does not say %s", w->found.note, text);
+    assert_null(strstr(at + 1, text));  // once
+}
+
+static void put_and_get(struct world *w)
+{
+    for (uint32_t c = 0; c < 3; c++) assert_int_equal(store(w->tier, c, 0), 0);
+    world_restart(w);
+    for (uint32_t c = 0; c < 3; c++) assert_int_equal(load(w->tier, c, 0), 0);
+}
+
+static void threads_serve_where_io_uring_is_refused(void **state)
+{
+    (void)state;
+    static const int why[] = {-ENOSYS, -EPERM, -ENOMEM};
+    for (size_t i = 0; i < ARRAY_LEN(why); i++) {
+        struct world w;
+        struct fault_sys f;
+        world_ssd(&w, "/tmp", 4);
+        fault_sys_init(&f);
+        f.ring = why[i];
+        w.ssd.sys = &f.sys;
+        world_start(&w);
+        assert_false(w.found.uring);
+        expect_note(&w, "io_uring is not to be had here");
+        expect_note(&w, strerror(-why[i]));
+        put_and_get(&w);
+        world_close(&w);
+    }
+}
+
+static void the_page_cache_serves_where_direct_io_is_refused(void **state)
+{
+    (void)state;
+    for (int at_first_io = 0; at_first_io < 2; at_first_io++) {
+        struct world w;
+        struct fault_sys f;
+        world_ssd(&w, "/tmp", 4);
+        fault_sys_init(&f);
+        *(at_first_io ? &f.direct_io : &f.open_direct) = -EINVAL;
+        w.ssd.sys = &f.sys;
+        world_start(&w);
+        assert_false(w.found.direct);
+        expect_note(&w, "refuses direct I/O");
+        put_and_get(&w);
+        world_close(&w);
+    }
+}
+
+static void without_reservation_the_tier_opens_and_says_so(void **state)
+{
+    (void)state;
+    static const int why[] = {-ENOSPC, -EOPNOTSUPP};
+    for (size_t i = 0; i < ARRAY_LEN(why); i++) {
+        struct world w;
+        struct fault_sys f;
+        world_ssd(&w, "/tmp", 4);
+        fault_sys_init(&f);
+        f.reserve = why[i];
+        w.ssd.sys = &f.sys;
+        world_start(&w);
+        expect_note(&w, strerror(-why[i]));
+        put_and_get(&w);
+        world_close(&w);
+    }
+}
+
+static void more_than_the_device_has_is_not_taken_from_it(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    w.ssd.block_bytes = 1 << 30;
+    w.ssd.bytes = 1ull << 43;  // a sparse file of 8 TiB
+    struct tier *t;
+    int rc = tier_ssd_open(&t, &w.found, &w.ssd, &w.err);
+    assert_int_equal(rc, 0);
+    expect_note(&w, "No space left on device");
+    struct stat st;
+    char path[128];
+    in_dir(&w, "blocks", path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_blocks * 512 < 1 << 20);
+    tier_close(t);
+    world_close(&w);
+}
+
+static void a_first_page_that_cannot_be_read_is_an_error(void **state)
+{
+    (void)state;
+    struct world w;
+    struct fault_sys f;
+    world_ssd(&w, "/tmp", 4);
+    fault_sys_init(&f);
+    fault_sys_set(&f, true, false, 1, 2, -EIO, 0);
+    w.ssd.sys = &f.sys;
+    expect_refused(&w, -EIO, "/blocks cannot be read: Input/output error");
+    world_start(&w);
+    put_and_get(&w);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_folder_and_its_files_are_the_owners_alone),
+        cmocka_unit_test(all_of_the_file_is_reserved),
+        cmocka_unit_test(a_folder_that_others_may_write_is_refused),
+        cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
+        cmocka_unit_test(sizes_that_make_no_sense_are_refused_with_their_numbers),
+        cmocka_unit_test(a_second_process_is_refused_and_told_which_folder),
+        cmocka_unit_test(what_is_no_file_is_refused_by_its_kind),
+        cmocka_unit_test(threads_serve_where_io_uring_is_refused),
+        cmocka_unit_test(the_page_cache_serves_where_direct_io_is_refused),
+        cmocka_unit_test(without_reservation_the_tier_opens_and_says_so),
+        cmocka_unit_test(more_than_the_device_has_is_not_taken_from_it),
+        cmocka_unit_test(a_first_page_that_cannot_be_read_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
