@@ -57,13 +57,16 @@ void kv_pool_ref(struct kv_pool *p, uint32_t block)
 {
     assert(block < p->mem.n_blocks && p->refs[block] > 0 &&
            p->refs[block] < UINT32_MAX);
-    p->refs[block]++;
+    if (++p->refs[block] == 2) p->n_shared++;
 }
 
 void kv_pool_unref(struct kv_pool *p, uint32_t block)
 {
     assert(block < p->mem.n_blocks && p->refs[block] > 0);
-    if (--p->refs[block] > 0) return;
+    if (--p->refs[block] > 0) {
+        p->n_shared -= p->refs[block] == 1;
+        return;
+    }
     p->next_free[block] = p->free_head;
     p->free_head = block;
     p->n_free++;
@@ -82,15 +85,18 @@ void *kv_pool_address(const struct kv_pool *p, uint32_t block)
 
 bool kv_pool_check(const struct kv_pool *p)
 {
-    uint32_t listed = 0, unused = 0;
+    uint32_t listed = 0, unused = 0, shared = 0;
     for (uint32_t left = p->n_free, i = p->free_head; left > 0; left--) {
         if (i >= p->mem.n_blocks || p->refs[i] != 0) return false;
         i = p->next_free[i];
         if (left == 1 && i != KV_NO_BLOCK) return false;
         listed++;
     }
-    for (uint32_t i = 0; i < p->mem.n_blocks; i++) unused += p->refs[i] == 0;
-    return listed == unused;
+    for (uint32_t i = 0; i < p->mem.n_blocks; i++) {
+        unused += p->refs[i] == 0;
+        shared += p->refs[i] > 1;
+    }
+    return listed == unused && shared == p->n_shared;
 }
 
 /* The entries of the table that exist and that writing [from, to) would touch. */

@@ -15,7 +15,7 @@
  *
  * Invariants, checked by kv_pool_check():
  *   1. a block is on the free list if and only if its count is 0;
- *   2. used + free == capacity.
+ *   2. used + free == capacity, and n_shared of the used ones have a count above 1.
  */
 #ifndef MODEL_KV_POOL_H
 #define MODEL_KV_POOL_H
@@ -38,6 +38,7 @@ struct kv_pool {
     uint32_t *refs;       // (n_blocks)
     uint32_t *next_free;  // (n_blocks)
     uint32_t free_head, n_free;
+    uint32_t n_shared;  // blocks with several holders
 };
 
 NODISCARD int kv_pool_open(struct kv_pool *out, struct backend *b,

@@ -179,6 +179,7 @@ static void take_requests(struct engine *e)
                                  engine_clock());
         assert(job != SCHED_NONE);  // the mailbox lets no more in
         e->orders[job] = (struct order){.r = r};
+        memcpy(e->orders[job].conversation, r->conversation, sizeof r->conversation);
     }
 }
 

@@ -57,6 +57,17 @@ static int find(const struct engine *e, uint64_t tenant, struct engine_command *
     return 0;
 }
 
+/* -EINPROGRESS: a block of it is on its way; to be asked again. */
+static int forget(const struct engine *e, uint64_t tenant,
+                  const struct engine_command *c)
+{
+    struct kv_conversation found;
+    int rc = kvstore_forget(e->o.store, tenant, c->name);
+    if (rc != -EBUSY) return rc;
+    if (!kvstore_conversation_find(e->o.store, tenant, c->name, &found)) return 0;
+    return found.state == KV_ACTIVE ? -EBUSY : -EINPROGRESS;
+}
+
 static int answer(struct engine *e, struct engine_command *c)
 {
     struct kvstore *store = e->o.store;
@@ -69,7 +80,7 @@ static int answer(struct engine *e, struct engine_command *c)
     case ENGINE_SLEEP: return kvstore_sleep(store, tenant, c->name, e->now);
     case ENGINE_WAKE: return kvstore_prefetch(store, tenant, c->name, e->now);
     case ENGINE_HOLD: return kvstore_hold(store, tenant, c->name, e->now + c->hold_ns);
-    case ENGINE_FORGET: return kvstore_forget(store, tenant, c->name);
+    case ENGINE_FORGET: return forget(e, tenant, c);
     case ENGINE_COUNT: kvstore_count(store, c->counters); return 0;
     }
     return -EINVAL;
@@ -88,18 +99,26 @@ static struct engine_command *take(struct command_queue *q)
     return c;
 }
 
+/* Those who ask get no answer while there is none: their place in the queue is free since
+ * take(), but others may have come. */
 static void give_answer(struct command_queue *q, struct engine_command *c, int rc)
 {
     pthread_mutex_lock(&q->lock);
-    c->rc = rc;
-    c->state = DONE;
-    pthread_cond_broadcast(&q->answered);
+    if (rc == -EINPROGRESS && q->n < ENGINE_COMMANDS) {
+        c->state = WAITING;
+        q->waiting[q->n++] = c;
+    } else {
+        c->rc = rc == -EINPROGRESS ? -EBUSY : rc;
+        c->state = DONE;
+        pthread_cond_broadcast(&q->answered);
+    }
     pthread_mutex_unlock(&q->lock);
 }
 
 void engine_answer_commands(struct engine *e)
 {
-    for (struct engine_command *c; (c = take(&e->commands)) != NULL;)
+    struct engine_command *c;
+    for (int i = 0; i < ENGINE_COMMANDS && (c = take(&e->commands)) != NULL; i++)
         give_answer(&e->commands, c, answer(e, c));
 }
 
@@ -138,13 +157,15 @@ static int wait_for(struct command_queue *q, struct engine_command *c)
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += ENGINE_COMMAND_MS / 1000;
     int rc = 0;
-    while (c->state == WAITING && rc == 0)
-        rc = pthread_cond_timedwait(&q->answered, &q->lock, &until);
-    if (c->state == WAITING) {
-        take_back(q, c);
-        return -ETIMEDOUT;
+    while (c->state != DONE) {
+        if (rc == 0)
+            rc = pthread_cond_timedwait(&q->answered, &q->lock, &until);
+        else if (c->state == WAITING) {
+            take_back(q, c);
+            return -ETIMEDOUT;
+        } else
+            pthread_cond_wait(&q->answered, &q->lock);
     }
-    while (c->state != DONE) pthread_cond_wait(&q->answered, &q->lock);
     return c->rc;
 }
 

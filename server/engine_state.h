@@ -40,6 +40,8 @@ struct order {
     bool failed;          // the model's numbers for it were none
     bool prompt_begun;    // the event of the first prompt token has been given
     bool woken;           // and its report is in the request
+    char conversation
+        [KVSTORE_CONVERSATION];  // what the store calls it; "": not known yet
 };
 
 struct engine {

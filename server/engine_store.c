@@ -87,7 +87,7 @@ static struct kv_prompt prompt_of(const struct engine *e, uint32_t seq, uint32_t
         .tenant = e->o.tenants[r->tenant].number,
         .compute_price = 1 + others,
     };
-    memcpy(p.conversation, r->conversation, sizeof p.conversation);
+    memcpy(p.conversation, e->orders[q->job].conversation, sizeof p.conversation);
     return p;
 }
 
@@ -119,17 +119,22 @@ static void note_wake(struct order *o, const struct kv_wake_report *report)
     o->r->cached_tokens = report->blocks * KV_BLOCK_TOKENS;
 }
 
-static uint32_t adopt(void *arg, uint32_t seq, bool *loading)
+/* Also for one that gets nothing, so that its conversation counts as active.  What a sibling
+ * has computed is not told as computed anew. */
+static uint32_t adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading)
 {
     struct engine *e = arg;
     const struct sched_seq *q = &e->sched.seqs[seq];
     struct voice *v = &e->voices[seq];
+    struct order *o = &e->orders[q->job];
     struct kv_prompt p = whole_prompt(e, seq);
-    v->report = (struct kv_wake_report){0};
-    uint32_t n = kvstore_wake(e->o.store, &p, e->now, q->table.blocks, p.n_meta,
-                              &v->wake, &v->report);
+    if (q->table.n_blocks > 0) p.n_meta = p.n_tokens = 0;
+    uint32_t n = kvstore_wake(e->o.store, &p, e->now, q->table.blocks, cap, &v->wake,
+                              &v->report);
+    if (v->report.conversation[0])
+        memcpy(o->conversation, v->report.conversation, sizeof o->conversation);
     *loading = v->wake != UINT32_MAX;
-    if (!*loading) note_wake(&e->orders[q->job], &v->report);
+    if (!*loading) note_wake(o, &v->report);
     return n;
 }
 

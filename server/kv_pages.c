@@ -27,6 +27,12 @@ static uint32_t n_free(void *arg)
     return p->n_free;
 }
 
+static uint32_t n_shared(void *arg)
+{
+    const struct kv_pool *p = arg;
+    return p->n_shared;
+}
+
 static void *address(void *arg, uint32_t page)
 {
     return kv_pool_address(arg, page);
@@ -42,6 +48,7 @@ struct kv_pages kv_pages_of(struct kv_pool *p)
         .unref = unref,
         .refs = refs,
         .free = n_free,
+        .shared = n_shared,
         .address = address,
     };
 }

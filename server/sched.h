@@ -104,9 +104,10 @@ struct sched_store {
     void *arg;
     /* Of the blocks that adopt() would give, how many others compute with right now. */
     uint32_t (*shared)(void *arg, uint32_t seq);
-    /* Put the first blocks of what it knows into its table, with a reference on each; how
-     * many.  They hold at most all tokens but the last; loading: not all are filled yet. */
-    uint32_t (*adopt)(void *arg, uint32_t seq, bool *loading);
+    /* It starts: put the first blocks of what it knows into its table, with a reference on
+     * each, but no more than cap; how many.  cap 0: what its table has is a sibling's, or it
+     * computes everything.  loading: not all of them are filled yet. */
+    uint32_t (*adopt)(void *arg, uint32_t seq, uint32_t cap, bool *loading);
     /* It gives up its blocks: called once for every start, before its references go. */
     void (*leave)(void *arg, uint32_t seq);
 };

@@ -100,11 +100,14 @@ static uint32_t shareable(const struct sched *s, const struct sched_seq *q,
     return 0;
 }
 
-/* May its first blocks be the store's?  `shared` tokens are a sibling's. */
-static bool may_adopt(const struct sched *s, const struct sched_seq *q, uint32_t shared)
+/* How many of its first blocks may be the store's: all but that of the last token, where
+ * none of its tokens are a sibling's. */
+static uint32_t adoptable(const struct sched *s, const struct sched_seq *q,
+                          uint32_t shared)
 {
     const struct sched_job *j = &s->jobs[q->job];
-    return s->o.store.adopt && shared == 0 && j->n_scored >= j->to_score;
+    bool may = s->o.store.adopt && shared == 0 && j->n_scored >= j->to_score;
+    return may ? (q->n_known - 1) / KV_BLOCK_TOKENS : 0;
 }
 
 /* Are there blocks for a sequence of which `shared` tokens are a sibling's?  Rule 4. */
@@ -116,10 +119,10 @@ static bool has_room(const struct sched *s, const struct sched_seq *q, uint32_t 
     uint64_t spare = j->n_started == 0 ? j->n_choices : 1;
     if (need + spare <= available) return true;
     if (s->n_running == 0 && s->n_waking == 0) return need <= available;
-    if (!may_adopt(s, q, shared)) return false;
 
     /* The store is asked only where its answer can matter. */
-    uint32_t most = (q->n_known - 1) / KV_BLOCK_TOKENS;
+    uint32_t most = adoptable(s, q, shared);
+    if (most == 0) return false;
     if (need + spare > (uint64_t)available + most) return false;
     uint32_t theirs = s->o.store.shared(s->o.store.arg, (uint32_t)(q - s->seqs));
     return need + spare <= (uint64_t)available + theirs;
@@ -130,17 +133,16 @@ static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *
                   uint32_t shared)
 {
     if (!has_room(s, q, shared)) return false;
-    uint32_t seq = (uint32_t)(q - s->seqs), tokens = shared;
+    uint32_t seq = (uint32_t)(q - s->seqs), most = adoptable(s, q, shared);
     bool loading = false;
     q->inside = true;
-    if (shared > 0) {
-        kv_table_fork(s->o.kv, &q->table, &from->table, shared);
-    } else if (may_adopt(s, q, shared)) {
-        q->table.n_blocks = s->o.store.adopt(s->o.store.arg, seq, &loading);
-        tokens = q->table.n_blocks * KV_BLOCK_TOKENS;
-        assert(tokens < q->n_known);
-    }
-    q->n_adopted = shared > 0 ? 0 : q->table.n_blocks;
+    q->n_adopted = 0;
+    if (shared > 0) kv_table_fork(s->o.kv, &q->table, &from->table, shared);
+    if (s->o.store.adopt)
+        q->n_adopted = s->o.store.adopt(s->o.store.arg, seq, most, &loading);
+    assert(q->n_adopted <= most);
+    q->table.n_blocks += q->n_adopted;
+    uint32_t tokens = shared + q->n_adopted * KV_BLOCK_TOKENS;
     if (kv_table_extend(s->o.kv, &q->table, tokens, q->n_known) < 0) {
         sched_give_up(s, seq);
         return false;

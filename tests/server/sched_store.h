@@ -73,11 +73,12 @@ static inline uint32_t store_shared(void *arg, uint32_t seq)
 }
 
 /* What is there, then sometimes a few more that a lower tier has. */
-static inline uint32_t store_adopt(void *arg, uint32_t seq, bool *loading)
+static inline uint32_t store_adopt(void *arg, uint32_t seq, uint32_t most,
+                                   bool *loading)
 {
     struct sched_world_store *t = arg;
     struct sched_seq *q = &t->s->seqs[seq];
-    uint32_t n = 0, most = (q->n_known - 1) / KV_BLOCK_TOKENS;
+    uint32_t n = 0;
     for (uint32_t page; n < most && (page = store_find(t, q->job, n)) != KV_NO_BLOCK;
          n++) {
         kv_pool_ref(t->kv, page);

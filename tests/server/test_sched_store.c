@@ -31,9 +31,10 @@ struct fixed {
     bool loading;
 };
 
-static uint32_t fixed_adopt(void *arg, uint32_t seq, bool *loading)
+static uint32_t fixed_adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading)
 {
     struct fixed *f = arg;
+    if (cap == 0) return 0;
     f->asked++;
     for (uint32_t i = 0; i < f->blocks; i++)
         f->s->seqs[seq].table.blocks[i] = kv_pool_take(f->kv);
