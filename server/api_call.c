@@ -315,17 +315,6 @@ static enum outcome outcome_of(const struct api_call *c)
     return OUTCOME_STOP;
 }
 
-static const char *outcome_name(enum outcome o)
-{
-    static const char *const names[OUTCOMES] = {
-        [OUTCOME_STOP] = "stop",           [OUTCOME_LENGTH] = "length",
-        [OUTCOME_CANCELLED] = "cancelled", [OUTCOME_STALLED] = "stalled",
-        [OUTCOME_INVALID] = "invalid",     [OUTCOME_REFUSED] = "refused",
-        [OUTCOME_ERROR] = "error",
-    };
-    return names[o];
-}
-
 static uint64_t ms_between(uint64_t from, uint64_t to)
 {
     return to > from ? (to - from) / 1000000 : 0;
@@ -338,7 +327,7 @@ void api_call_summary(struct api_call *c, char *buf, size_t cap)
     int n = snprintf(buf, cap,
                      "id=%s outcome=%s prompt=%" PRIu64 " cached=%" PRIu64
                      " completion=%" PRIu64 " choices=%u stream=%d",
-                     c->id, outcome_name(outcome_of(c)), u.prompt, u.cached,
+                     c->id, metrics_outcome_name(outcome_of(c)), u.prompt, u.cached,
                      u.completion, c->n_choices, c->stream);
     /* The engine writes the times until the last event. */
     if (n < 0 || (size_t)n >= cap || c->unfinished > 0) return;

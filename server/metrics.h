@@ -60,6 +60,7 @@ void metrics_close(struct metrics *m);
 
 void metrics_count(struct metrics *m, enum counter c, uint64_t n);
 void metrics_outcome(struct metrics *m, enum outcome o);
+const char *metrics_outcome_name(enum outcome o);  // its label: "stop", "refused" ...
 void metrics_http(struct metrics *m,
                   int status);  // one answered HTTP request, by status
 void metrics_set(struct metrics *m, enum gauge g, int64_t value);
