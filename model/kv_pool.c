@@ -57,29 +57,46 @@ void kv_pool_ref(struct kv_pool *p, uint32_t block)
 {
     assert(block < p->mem.n_blocks && p->refs[block] > 0 &&
            p->refs[block] < UINT32_MAX);
-    p->refs[block]++;
+    if (++p->refs[block] == 2) p->n_shared++;
 }
 
 void kv_pool_unref(struct kv_pool *p, uint32_t block)
 {
     assert(block < p->mem.n_blocks && p->refs[block] > 0);
-    if (--p->refs[block] > 0) return;
+    if (--p->refs[block] > 0) {
+        p->n_shared -= p->refs[block] == 1;
+        return;
+    }
     p->next_free[block] = p->free_head;
     p->free_head = block;
     p->n_free++;
 }
 
+uint32_t kv_pool_available(const struct kv_pool *p)
+{
+    return p->room.available ? p->room.available(p->room.arg) : p->n_free;
+}
+
+void *kv_pool_address(const struct kv_pool *p, uint32_t block)
+{
+    assert(block < p->mem.n_blocks);
+    return (char *)p->mem.base + block * kv_block_bytes(&p->mem.shape);
+}
+
 bool kv_pool_check(const struct kv_pool *p)
 {
-    uint32_t listed = 0, unused = 0;
+    uint32_t listed = 0, unused = 0, shared = 0;
     for (uint32_t left = p->n_free, i = p->free_head; left > 0; left--) {
         if (i >= p->mem.n_blocks || p->refs[i] != 0) return false;
         i = p->next_free[i];
         if (left == 1 && i != KV_NO_BLOCK) return false;
         listed++;
     }
-    for (uint32_t i = 0; i < p->mem.n_blocks; i++) unused += p->refs[i] == 0;
-    return listed == unused;
+    for (uint32_t i = 0; i < p->mem.n_blocks; i++) {
+        unused += p->refs[i] == 0;
+        shared += p->refs[i] > 1;
+    }
+    return listed == unused && shared == p->n_shared;
 }
 
 /* The entries of the table that exist and that writing [from, to) would touch. */
@@ -108,7 +125,9 @@ int kv_table_extend(struct kv_pool *p, struct kv_table *t, uint32_t from, uint32
     if (from >= to) return 0;
     uint32_t first, end, last = kv_blocks_for(to);
     if (last > t->cap) return -E2BIG;
-    if (kv_table_need(p, t, from, to) > p->n_free) return -ENOSPC;
+    uint32_t need = kv_table_need(p, t, from, to);
+    if (need > p->n_free && p->room.make) p->room.make(p->room.arg, need);
+    if (need > p->n_free) return -ENOSPC;
 
     touched(t, from, to, &first, &end);
     for (uint32_t i = first; i < end; i++) {

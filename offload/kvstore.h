@@ -73,6 +73,8 @@ struct kv_prompt {
 struct kv_found {
     uint32_t blocks;
     uint32_t by[KV_SOURCES];
+    uint32_t
+        active;  // of these, those whose pages somebody uses or waits for right now
 };
 void kvstore_match(const struct kvstore *kv, const struct kv_prompt *p,
                    struct kv_found *out);
@@ -133,6 +135,8 @@ void kvstore_step(struct kvstore *kv, uint64_t now);
 uint64_t kvstore_next(const struct kvstore *kv, uint64_t now);
 /* Copy everything down as if it had been quiet for long; true when all of it is. */
 bool kvstore_drain(struct kvstore *kv, uint64_t now);
+/* Before close: take back what is in flight and start nothing; true when nothing is left. */
+bool kvstore_settle(struct kvstore *kv, uint64_t now);
 bool kvstore_in_flight(const struct kvstore *kv);
 
 /* ---- conversations ---- */

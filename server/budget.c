@@ -176,7 +176,6 @@ static uint64_t add(uint64_t a, uint64_t b)
 static void total(struct budget *b, uint64_t fixed, uint64_t blocks)
 {
     b->kv = blocks > UINT64_MAX / b->block_bytes ? UINT64_MAX : blocks * b->block_bytes;
-    b->tiers = 0;
     b->total = add(fixed, b->kv);
 }
 
@@ -197,9 +196,11 @@ static uint64_t choose(const struct budget *b, uint64_t left)
 int budget_plan(struct budget *b, struct err *err)
 {
     uint64_t fixed = add(add(b->weights, b->activations), add(b->engine, b->margin));
+    fixed = add(fixed, b->tiers);
     total(b, fixed, 0);
     if (fixed > b->available)
-        return refuse(b, "take a smaller model, or lower step_tokens or margin", err);
+        return refuse(b, "take a smaller model, or lower step_tokens, ram or margin",
+                      err);
 
     bool asked = b->kv_blocks || b->kv_bytes;
     uint64_t blocks = b->kv_blocks  ? b->kv_blocks

@@ -23,10 +23,10 @@ struct budget {
     uint32_t max_sequences;  // that can run at one time
     uint64_t available;
     const char *limit;  // what `available` comes from; static
+    uint64_t tiers;     // below the KV pool
     /* set by budget_plan() */
     uint32_t blocks;  // of the KV pool
     uint64_t kv;      // bytes of it
-    uint64_t tiers;   // below the KV pool
     uint64_t total;
 };
 

@@ -30,13 +30,14 @@ struct piece {
     void *at;  // of a pointer
     size_t n, size;
 };
-#define PIECES 10
+#define PIECES 11
 
 static void list_pieces(struct engine *e, const struct engine_options *o,
                         struct piece out[PIECES])
 {
     size_t running = o->max_running, rows = o->step_tokens, capacity = capacity_of(o);
-    size_t jobs = running + o->max_waiting;
+    size_t jobs = running + o->max_waiting, blocks = kv_blocks_for(capacity);
+    size_t named = o->n_tenants > 0 ? running * blocks : 1;
     const struct piece pieces[PIECES] = {
         {&e->voices, running, sizeof *e->voices},
         {&e->orders, jobs, sizeof *e->orders},
@@ -47,7 +48,8 @@ static void list_pieces(struct engine *e, const struct engine_options *o,
         {&e->logit_rows, rows, sizeof *e->logit_rows},
         {&e->row_start, running + 1, sizeof *e->row_start},
         {&e->block_start, running + 1, sizeof *e->block_start},
-        {&e->blocks, running * kv_blocks_for(capacity), sizeof *e->blocks},
+        {&e->blocks, running * blocks, sizeof *e->blocks},
+        {&e->metas, named, sizeof *e->metas},
     };
     for (int i = 0; i < PIECES; i++) out[i] = pieces[i];
 }
@@ -80,16 +82,22 @@ size_t engine_bytes(const struct engine_options *o)
 static int take_memory(struct engine *e, struct err *err)
 {
     struct piece pieces[PIECES];
-    list_pieces(e, &e->o, pieces);
+    const struct engine_options *o = &e->o;
+    size_t blocks = kv_blocks_for(e->capacity);
+    list_pieces(e, o, pieces);
     for (int i = 0; i < PIECES; i++) {
         void *p = calloc(pieces[i].n, pieces[i].size);
         if (!p)
             return err_set(err, -ENOMEM, "no memory for the engine: %zu bytes",
-                           engine_bytes(&e->o));
+                           engine_bytes(o));
         memcpy(pieces[i].at, &p, sizeof p);
     }
     for (uint32_t i = 0; i < e->o.max_running; i++)
-        e->voices[i].generated = e->generated + (size_t)i * e->capacity;
+        e->voices[i] = (struct voice){
+            .generated = e->generated + (size_t)i * e->capacity,
+            .meta = e->metas + (o->n_tenants > 0 ? i * blocks : 0),
+            .wake = UINT32_MAX,
+        };
     return 0;
 }
 
@@ -106,6 +114,8 @@ static int check(const struct engine_options *o, struct err *err)
         return err_set(err, -EINVAL,
                        "context %u exceeds the %u tokens that the model was made for",
                        o->context, o->model->config.context);
+    if (o->store && (o->n_tenants == 0 || !o->cost))
+        return err_set(err, -EINVAL, "a store needs tenants and a cost model");
     if (o->step_tokens > o->model->options.max_rows)
         return err_set(
             err, -EINVAL,
@@ -123,7 +133,9 @@ int engine_open(struct engine **out, const struct engine_options *o, struct err 
 
     e->o = *o;
     e->capacity = capacity_of(o);
+    commands_open(&e->commands);
     struct sched_options s = sched_options_of(o);
+    if (o->store) s.store = engine_sched_store(e);
     rc = take_memory(e, err);
     if (rc == 0) rc = sched_open(&e->sched, &s, err);
     if (rc == 0) rc = mailbox_open(&e->mailbox, o->max_waiting, o->max_running, err);
@@ -132,6 +144,7 @@ int engine_open(struct engine **out, const struct engine_options *o, struct err 
         engine_close(e);
         return rc;
     }
+    if (o->store) o->kv->room = engine_room(e);
     sampler_set_usable(e->sampler, tokenizer_size(o->tokenizer));
     metrics_set(o->metrics, GAUGE_KV_BLOCKS_TOTAL, o->kv->mem.n_blocks);
     *out = e;
@@ -142,6 +155,8 @@ void engine_close(struct engine *e)
 {
     if (!e) return;
     if (e->mailbox.slots) engine_drain(e, 0);
+    e->o.kv->room = (struct kv_room){0};
+    commands_close(&e->commands);
     sampler_close(e->sampler);
     mailbox_close(&e->mailbox);
     sched_close(&e->sched);
@@ -164,6 +179,7 @@ static void take_requests(struct engine *e)
                                  engine_clock());
         assert(job != SCHED_NONE);  // the mailbox lets no more in
         e->orders[job] = (struct order){.r = r};
+        memcpy(e->orders[job].conversation, r->conversation, sizeof r->conversation);
     }
 }
 
@@ -213,14 +229,19 @@ static void *engine_main(void *arg)
     struct engine *e = arg;
     for (bool computed = true; !mailbox_over(&e->mailbox);) {
         bool idle = e->sched.oldest == SCHED_NONE;
-        if (!computed) mailbox_wait(&e->mailbox, idle ? -1 : POLL_MS);
+        int64_t patience = idle ? -1 : (int64_t)(POLL_MS * MS);
+        if (!computed) mailbox_wait(&e->mailbox, engine_store_patience(e, patience));
         take_requests(e);
-        uint64_t now = engine_clock();
+        uint64_t now = e->now = engine_clock();
+        engine_store_turn(e);
+        engine_answer_commands(e);
         look_after(e, now);
         computed = engine_step(e, now);
         engine_publish(e);
         if (e->sched.oldest != SCHED_NONE && e->o.tick) e->o.tick(e->o.tick_arg);
     }
+    engine_shut_commands(e);
+    engine_store_drain(e);
     return NULL;
 }
 
@@ -267,9 +288,11 @@ int engine_submit(struct engine *e, struct request *r, struct err *err)
                            "token %d is not in the model's vocabulary of %u", r->ids[i],
                            e->o.model->config.vocab);
 
+    int rc = engine_name_blocks(e, r, err);
+    if (rc < 0) return rc;
     r->stats = (struct request_stats){.submitted = engine_clock()};
     request_ref(r);
-    int rc = mailbox_post(&e->mailbox, r);
+    rc = mailbox_post(&e->mailbox, r);
     if (rc == 0) return 0;
     request_unref(r);
     if (rc == -ESHUTDOWN) return err_set(err, rc, "the server is shutting down");
@@ -312,6 +335,7 @@ void engine_status(const struct engine *e, struct engine_status *out)
     *out = (struct engine_status){
         .running = atomic_load(&e->running),
         .waiting = waiting(e),
+        .waking = atomic_load(&e->waking),
         .blocks_used = used,
         .blocks_free = e->o.kv->mem.n_blocks - used,
         .draining = atomic_load(&e->draining),
@@ -338,8 +362,11 @@ void engine_drain(struct engine *e, uint32_t drain_ms)
         e->joined = true;
     }
     if (!e->started) {
+        e->now = engine_clock();
         take_requests(e);
         engine_end_all(e, 503, "the server is shutting down");
+        engine_shut_commands(e);
+        engine_store_drain(e);
     }
 }
 

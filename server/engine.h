@@ -6,6 +6,8 @@
  *          step_tokens tokens, and while replies are running a prompt's share of a step is
  *          cut to about step_ms of time at the measured speed.
  * Memory   all taken by engine_open(); a step allocates nothing.
+ * Store    with one, prompts whose beginning is kept start behind it, those whose blocks
+ *          have gone down wait until they are back, and what is computed is kept.
  * Threads  open, start, drain and close: one; everything else: any.
  *
  * The backend must have been opened for batches of max_running sequences whose block
@@ -19,6 +21,12 @@
 #include "server/metrics.h"
 #include "server/request.h"
 
+/* Whose blocks may be found by whom: those of equal keys, under equal numbers. */
+struct engine_tenant {
+    struct block_key key;
+    uint64_t number;  // block_tenant()
+};
+
 struct engine_options {
     struct model *model;                // borrowed
     struct kv_pool *kv;                 // borrowed
@@ -29,8 +37,13 @@ struct engine_options {
     uint32_t max_waiting;               // requests
     uint32_t step_tokens;               // at most model_options.max_rows
     uint32_t step_ms;
-    uint32_t max_wait_ms;  // in the queue, then 503
-    uint32_t stall_ms;     // with a full outbox, then FINISH_CANCELLED with status 408
+    uint32_t max_wait_ms;   // in the queue, then 503
+    uint32_t stall_ms;      // with a full outbox, then FINISH_CANCELLED with status 408
+    struct kvstore *store;  // borrowed, over this kv; NULL: nothing is kept
+    struct cost *cost;      // borrowed, the store's; NULL with it
+    const struct engine_tenant *tenants;  // (n_tenants) by request.tenant; borrowed
+    uint32_t n_tenants;
+    uint32_t copy_ms;  // at the end of a drain, for copying down what is not yet
     /* Called by the engine thread after every step, and at least every 50 ms while
      * any request is there: the place to look for clients that have gone. */
     void (*tick)(void *arg);
@@ -48,9 +61,10 @@ NODISCARD int engine_start(struct engine *e, struct err *err);
 
 /* Lend r to the engine.  -E2BIG: can never fit (message with both sizes); -EBUSY: the
  * queue is full; -ESHUTDOWN: draining; -EIO: the backend has failed; -EINVAL: an id is
- * not in the vocabulary.  On any error r stays the caller's alone.  Choices beyond
+ * not in the vocabulary, or the tenant is unknown; -ENOMEM.  On any error r stays the caller's alone.  Choices beyond
  * max_running run one after the other. */
 NODISCARD int engine_submit(struct engine *e, struct request *r, struct err *err);
+uint64_t engine_clock(void);         // nanoseconds, monotonic: all its times are of it
 void engine_wake(struct engine *e);  // look at cancelled requests now
 
 /* The largest prompt + reply of one sequence: the context, or what the pool holds. */
@@ -62,15 +76,52 @@ uint32_t engine_retry_after(const struct engine *e);
 
 struct engine_status {
     uint32_t running, waiting;
-    uint32_t blocks_used, blocks_free;
+    uint32_t waking;                    // sequences
+    uint32_t blocks_used, blocks_free;  // free: those too that are only kept
     bool draining, failed;  // failed: the backend is broken, every request gets a 500
 };
 void engine_status(const struct engine *e, struct engine_status *out);
 /* Why the backend failed, for the log; false: it has not. */
 bool engine_failure(const struct engine *e, struct err *out);
 
+/* ---- conversations ---- */
+
+enum engine_op {
+    ENGINE_LIST,    // of this tenant, the latest first
+    ENGINE_FIND,    // one, by name
+    ENGINE_SLEEP,   // out of G1 as soon as it is copied
+    ENGINE_WAKE,    // into G1, ahead of a message
+    ENGINE_HOLD,    // keep it in G1 or RAM for hold_ns
+    ENGINE_FORGET,  // out of every tier
+    ENGINE_COUNT    // what the store has counted since it was opened
+};
+
+struct engine_command {
+    /* set by the caller */
+    enum engine_op op;
+    uint32_t tenant;                  // as in struct request
+    char name[KVSTORE_CONVERSATION];  // all but LIST and COUNT
+    uint64_t hold_ns;
+    struct kv_conversation *list;       // (cap) LIST and FIND: what was found
+    uint32_t cap, from;                 // LIST: 0, or `next` of the page before
+    struct kvstore_counters *counters;  // COUNT
+    /* the answer */
+    uint32_t n;     // of list
+    uint32_t next;  // LIST: where to go on; UINT32_MAX: that was all
+    /* the engine's own */
+    int state, rc;
+};
+/* Ask the engine's thread, and wait for its answer: at most until its step is over, and no
+ * longer than ENGINE_COMMAND_MS.  A list is taken page by page, so that conversations may
+ * move between pages meanwhile.  -ENOENT: no such conversation; -EBUSY: it is active;
+ * -EOPNOTSUPP: nothing is kept; -EAGAIN: too many ask at once; -ETIMEDOUT; -ESHUTDOWN. */
+#define ENGINE_COMMAND_MS 5000
+NODISCARD int engine_command(struct engine *e, struct engine_command *c,
+                             struct err *err);
+
 /* Take no more requests.  Those that are there run on; what still runs after drain_ms
- * ends with an error event of status 503.  Returns when nothing is left. */
+ * ends with an error event of status 503.  Then what the store has not copied down yet is,
+ * for at most copy_ms.  Returns when nothing is left. */
 void engine_drain(struct engine *e, uint32_t drain_ms);
 /* From any thread, async-signal-safe: end the drain now (a second signal). */
 void engine_drain_now(struct engine *e);

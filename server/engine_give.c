@@ -8,8 +8,9 @@
 void engine_publish(struct engine *e)
 {
     const struct kv_pool *kv = e->o.kv;
-    uint32_t used = kv->mem.n_blocks - kv->n_free;
+    uint32_t used = kv->mem.n_blocks - kv_pool_available(kv);
     atomic_store(&e->running, e->sched.n_running);
+    atomic_store(&e->waking, e->sched.n_waking);
     atomic_store(&e->blocks_used, used);
     metrics_set(e->o.metrics, GAUGE_RUNNING, e->sched.n_running);
     metrics_set(e->o.metrics, GAUGE_WAITING, mailbox_waiting(&e->mailbox));
@@ -34,6 +35,7 @@ static struct request *forget(struct engine *e, uint32_t job)
 static void count_answered(struct engine *e, const struct order *o)
 {
     metrics_count(e->o.metrics, COUNTER_PROMPT_TOKENS, o->r->n_ids);
+    metrics_count(e->o.metrics, COUNTER_CACHED_TOKENS, o->r->cached_tokens);
     metrics_count(e->o.metrics, COUNTER_GENERATION_TOKENS, o->completion_tokens);
     metrics_observe(e->o.metrics, HISTOGRAM_E2E,
                     engine_clock() - o->r->stats.submitted);
@@ -66,6 +68,7 @@ void engine_end(struct engine *e, uint32_t job, enum finish_reason reason, int s
             .text = text,
             .text_n = n,
             .completion_tokens = generated[c],
+            .cached_tokens = r->cached_tokens,
         };
         request_push(r, &event);
     }
@@ -91,6 +94,7 @@ static void finish(struct engine *e, uint32_t job, uint32_t seq)
         .choice = (uint16_t)choice,
         .reason = v->reason,
         .completion_tokens = v->n_generated,
+        .cached_tokens = o->r->cached_tokens,
         .has_logprob = v->ended_by_token && o->r->sampling.logprobs,
     };
     if (event.has_logprob) event.sample = v->end;

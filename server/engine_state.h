@@ -10,6 +10,10 @@
 #include "server/mailbox.h"
 #include "server/sched.h"
 
+#define ENGINE_LOAD_NS  UINT64_C(100000)  // how soon the end of a transfer is seen
+#define ENGINE_DUE_NS   UINT64_C(1000000)
+#define ENGINE_COMMANDS 32  // that wait at one time
+
 /* What the engine keeps for each place of the scheduler: one choice of a request. */
 struct voice {
     int32_t *generated;  // (capacity); borrowed from engine.generated
@@ -20,6 +24,11 @@ struct voice {
     bool ended_by_token;  // and `end` is that end-of-sequence token
     struct sample end;
     uint64_t last_token;  // nanoseconds
+    /* with a store */
+    struct block_meta *meta;  // (blocks of capacity); borrowed from engine.metas
+    uint32_t n_meta;          // full blocks that have a name
+    uint32_t wake;            // UINT32_MAX: nothing is being loaded for it
+    struct kv_wake_report report;
 };
 
 /* What it keeps for each job of the scheduler. */
@@ -30,36 +39,46 @@ struct order {
     uint64_t full_since;  // nanoseconds; 0: there is room in the outbox
     bool failed;          // the model's numbers for it were none
     bool prompt_begun;    // the event of the first prompt token has been given
+    bool woken;           // and its report is in the request
+    char conversation
+        [KVSTORE_CONVERSATION];  // what the store calls it; "": not known yet
 };
 
 struct engine {
     struct engine_options o;
     struct sched sched;
     struct sampler *sampler;
-    struct voice *voices;  // (max_running)
-    struct order *orders;  // (max_jobs)
-    int32_t *generated;    // (max_running, capacity)
-    char *texts;           // (max_running, gate_bytes)
+    struct voice *voices;      // (max_running)
+    struct order *orders;      // (max_jobs)
+    int32_t *generated;        // (max_running, capacity)
+    struct block_meta *metas;  // (max_running, blocks of capacity); with a store
+    char *texts;               // (max_running, gate_bytes)
     /* the batch of a step */
     int32_t *ids;                       // (step_tokens)
     uint32_t *pos, *logit_rows;         // (step_tokens)
     uint32_t *row_start, *block_start;  // (max_running + 1)
     uint32_t *blocks;                   // (max_running, blocks of capacity)
     double busy_ns, request_ns;  // computing since the last request ended; for each one
+    uint64_t now;                // of this turn
 
     pthread_t thread;
     bool started, joined;  // the opener's
     /* anybody's */
     struct mailbox mailbox;
     uint32_t capacity;  // constant
-    atomic_uint running, blocks_used;
+    struct command_queue {
+        pthread_mutex_t lock;  // guards all here, and state and rc of who waits
+        pthread_cond_t answered;
+        struct engine_command *waiting[ENGINE_COMMANDS];
+        uint32_t n;
+        bool open, closed;
+    } commands;
+    atomic_uint running, waking, blocks_used;
     atomic_uint_fast64_t ns_per_request;  // 0: not known yet
     atomic_uint_fast64_t drain_at;        // 0: not draining
     atomic_bool draining, drain_now, failed;
     struct err failure;  // written before `failed` is set
 };
-
-uint64_t engine_clock(void);  // nanoseconds, monotonic
 
 /* ---- engine_step.c ---- */
 
@@ -77,6 +96,29 @@ void engine_give_score(struct engine *e, uint32_t job, const struct sample *s,
 void engine_end(struct engine *e, uint32_t job, enum finish_reason reason, int status,
                 const char *text);
 void engine_end_all(struct engine *e, int status, const char *text);
+/* ---- engine_store.c: nothing happens where there is no store ---- */
+
+NODISCARD int engine_name_blocks(const struct engine *e, struct request *r,
+                                 struct err *err);  // anybody's
+void engine_begin_names(struct engine *e, uint32_t seq);
+void engine_seal(struct engine *e, const struct sched_item *it);
+struct sched_store engine_sched_store(struct engine *e);
+struct kv_room engine_room(struct engine *e);
+void engine_store_turn(struct engine *e);
+/* The time to wait, where it would be ns (< 0: for ever) without a store. */
+int64_t engine_store_patience(const struct engine *e, int64_t ns);
+void engine_observe_prefill(struct engine *e, const struct sched_step *p, uint64_t ns);
+void engine_store_drain(struct engine *e);
+
+/* ---- engine_command.c ---- */
+
+void commands_open(struct command_queue *q);
+void commands_close(struct command_queue *q);
+void engine_answer_commands(struct engine *e);
+void engine_shut_commands(struct engine *e);  // all that wait, and all to come
+
+/* ---- engine_give.c ---- */
+
 /* Tell the gauges and engine_status() how things stand. */
 void engine_publish(struct engine *e);
 

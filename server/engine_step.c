@@ -17,6 +17,7 @@ static void begin_voices(struct engine *e, const struct sched_step *p, uint32_t 
         v->n_generated = 0;
         v->over = v->ended_by_token = false;
         v->last_token = 0;
+        engine_begin_names(e, seq);
         gate_init(&v->gate, e->o.tokenizer, r, e->texts + seq * text);
         if (r->stats.started) continue;
         r->stats.started = now;
@@ -151,6 +152,7 @@ static int settle(struct engine *e, const struct sched_item *it, const float *lo
     uint32_t begun = e->sched.step.n_started;
     sched_computed(&e->sched, it);
     begin_voices(e, &e->sched.step, begun, now);
+    engine_seal(e, it);
     return q->n_computed < q->n_known ? 0 : choose(e, it->seq, logits - vocab, now);
 }
 
@@ -204,6 +206,7 @@ bool engine_step(struct engine *e, uint64_t now)
     }
     settle_all(e, p, logits, engine_clock());
     uint64_t took = engine_clock() - began;
+    engine_observe_prefill(e, p, took);
     sched_measured(&e->sched, took);
     e->busy_ns += (double)took;
     metrics_observe(e->o.metrics, HISTOGRAM_STEP, took);

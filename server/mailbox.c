@@ -95,12 +95,12 @@ struct request *mailbox_take(struct mailbox *m)
     return r;
 }
 
-void mailbox_wait(struct mailbox *m, int timeout_ms)
+void mailbox_wait(struct mailbox *m, int64_t timeout_ns)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    until.tv_sec += timeout_ns / 1000000000;
+    until.tv_nsec += timeout_ns % 1000000000;
     if (until.tv_nsec >= 1000000000) {
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
@@ -109,7 +109,7 @@ void mailbox_wait(struct mailbox *m, int timeout_ms)
     pthread_mutex_lock(&m->lock);
     int rc = 0;
     while (m->n == 0 && !m->poked && rc == 0)
-        rc = timeout_ms < 0 ? pthread_cond_wait(&m->some, &m->lock)
+        rc = timeout_ns < 0 ? pthread_cond_wait(&m->some, &m->lock)
                             : pthread_cond_timedwait(&m->some, &m->lock, &until);
     m->poked = false;
     pthread_mutex_unlock(&m->lock);

@@ -34,8 +34,8 @@ void mailbox_shut(struct mailbox *m);
 uint32_t mailbox_waiting(struct mailbox *m);
 
 struct request *mailbox_take(struct mailbox *m);  // NULL: empty
-/* Until something is there or poked; at most timeout_ms, or without end where it is < 0. */
-void mailbox_wait(struct mailbox *m, int timeout_ms);
+/* Until something is there or poked; at most timeout_ns, or without end where it is < 0. */
+void mailbox_wait(struct mailbox *m, int64_t timeout_ns);
 void mailbox_started(struct mailbox *m);  // a request that was let in waits no more
 /* A request has left the engine; `started` says whether mailbox_started() was called. */
 void mailbox_left(struct mailbox *m, uint32_t n_choices, bool started);

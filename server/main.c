@@ -60,6 +60,7 @@ static void *take_signals(void *arg)
 static int start_signals(struct signals *s, struct err *err)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write()
     pthread_mutex_init(&s->lock, NULL);
     sem_init(&s->asked, 0, 0);
     sigemptyset(&s->set);
@@ -152,6 +153,7 @@ static int serve(struct server *s, struct err *err)
     struct stack_options stack = {.options = &s->options,
                                   .name = s->name,
                                   .metrics = s->metrics,
+                                  .keys = s->keys,
                                   .tick = http_tick};
     if (s->options.check_config) {
         rc = stack_check(&s->stack, &stack, err);

@@ -28,6 +28,20 @@ struct options {
     uint64_t kv_bytes;   // of the KV pool; 0: see the reference
     uint32_t kv_blocks;  // overrides kv_bytes when not 0
     uint64_t margin;     // bytes of memory that must stay free
+    /* conversations */
+    uint64_t ram;           // bytes of the RAM tier; 0: none
+    char ssd[OPTION_TEXT];  // folder of the SSD tier; "": none
+    uint64_t ssd_size;      // bytes of its file
+    uint32_t copy_after_ms, idle_after_ms, ssd_after_ms, residency_ms;
+    uint32_t high, low;             // per cent of a tier
+    uint64_t ram_quota, ssd_quota;  // bytes of each tenant; 0: no limit
+    uint64_t ssd_per_day;           // bytes; 0: no limit
+    bool second_touch;
+    uint32_t max_loads, max_stores, max_loads_per_tenant;
+    uint64_t max_load_bytes;
+    uint32_t wake_deadline_ms, copy_down_ms;
+    uint32_t max_conversations;
+    char share[OPTION_TEXT];  // "a,b;c,d": tenants that share blocks
     /* scheduling */
     uint32_t max_running, max_waiting, max_wait_ms, step_tokens, step_ms, stall_ms;
     uint32_t drain_ms;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* `text_end` counts bytes of text since the request was made, this event's included. */
-struct slot {
+struct entry {
     struct event event;
     uint64_t text_end;
 };
@@ -23,7 +23,7 @@ struct slot {
  * runs, and taken by request_set_wake(), so that after it no old callback is running. */
 struct outbox {
     pthread_mutex_t lock, wake_lock;
-    struct slot slots[SLOTS];
+    struct entry slots[SLOTS];
     uint32_t head, n;             // the oldest event, and how many there are
     uint64_t text_from, text_to;  // the bytes in use; byte i is at i % text_cap
     size_t text_cap, largest_text;
@@ -74,6 +74,7 @@ void request_unref(struct request *r)
     free(r->outbox);
     free((void *)r->sampling.bias);
     free(r->ids);
+    free(r->blocks);
     free(r);
 }
 
@@ -126,7 +127,7 @@ bool request_pop(struct request *r, struct event *out)
     o->text_from = o->release_to;
     bool any = o->n > 0;
     if (any) {
-        const struct slot *s = &o->slots[o->head];
+        const struct entry *s = &o->slots[o->head];
         *out = s->event;
         o->head = (o->head + 1) % SLOTS;
         o->n--;
@@ -192,7 +193,7 @@ void request_push(struct request *r, const struct event *e)
 
     pthread_mutex_lock(&o->lock);
     assert(o->n < SLOTS && e->choice < r->n_choices);
-    struct slot *s = &o->slots[(o->head + o->n) % SLOTS];
+    struct entry *s = &o->slots[(o->head + o->n) % SLOTS];
     s->event = *e;
     if (!fixed_text && e->text_n > 0) store_text(o, &s->event);
     s->text_end = o->text_to;

@@ -19,6 +19,7 @@
 #define SERVER_REQUEST_H
 
 #include "model/sampler.h"
+#include "offload/kvstore.h"
 #include "tokenizer/tokenizer.h"
 
 #include <pthread.h>
@@ -56,7 +57,7 @@ struct event {
     enum finish_reason reason;
     uint32_t
         completion_tokens;   // of this choice; end-of-sequence and stop tokens count
-    uint32_t cached_tokens;  // of the prompt, not computed again
+    uint32_t cached_tokens;  // of the prompt, that were there when it started
     int status;  // FINISH_ERROR: what HTTP would say (500, 503); FINISH_CANCELLED: 0, 408
 };
 
@@ -79,9 +80,17 @@ struct request {
     bool
         prompt_logprobs;  // score the prompt: an EVENT_PROMPT_TOKEN for each of its ids
     uint32_t tenant;
+    /* What its KV is kept under, for the operations on conversations; "": named after its
+     * first blocks. */
+    char conversation[KVSTORE_CONVERSATION];
 
     /* the engine's and the outbox's own */
-    struct request_stats stats;  // read it after the last event
+    struct block_meta *blocks;  // (n_blocks) names of the prompt's full blocks; owned
+    uint32_t n_blocks;
+    /* Read these after the last event. */
+    struct request_stats stats;
+    struct kv_wake_report wake;  // of the first choice's start
+    uint32_t cached_tokens;      // of the prompt, that it did not compute
     atomic_bool cancelled;
     atomic_uint refs;
     struct outbox *outbox;

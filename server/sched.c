@@ -118,6 +118,40 @@ void sched_remove(struct sched *s, uint32_t job)
 
 /* ---- what came of a step ---- */
 
+void sched_give_up(struct sched *s, uint32_t seq)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    s->n_running -= q->state == SEQ_RUNNING;
+    s->n_waking -= q->state == SEQ_WAKING;
+    if (q->inside && s->o.store.leave) s->o.store.leave(s->o.store.arg, seq);
+    q->inside = false;
+    kv_table_release(s->o.kv, &q->table);
+    q->n_computed = q->n_adopted = 0;
+}
+
+/* Those that did not arrive leave the table, and others take their place. */
+void sched_woken(struct sched *s, uint32_t seq, uint32_t n_blocks, uint64_t now)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    struct kv_table *t = &q->table;
+    assert(q->state == SEQ_WAKING && n_blocks <= q->n_adopted);
+    for (uint32_t i = q->n_adopted; i < t->n_blocks; i++)
+        t->blocks[i - (q->n_adopted - n_blocks)] = t->blocks[i];
+    t->n_blocks -= q->n_adopted - n_blocks;
+    q->n_adopted = n_blocks;
+    uint32_t tokens = n_blocks * KV_BLOCK_TOKENS;
+    if (kv_table_extend(s->o.kv, t, tokens, q->n_known) < 0) {
+        sched_give_up(s, seq);
+        q->state = SEQ_PUT_BACK;
+        q->since = now;
+        return;
+    }
+    q->n_computed = tokens;
+    q->state = SEQ_RUNNING;
+    s->n_waking--;
+    s->n_running++;
+}
+
 void sched_append(struct sched *s, uint32_t seq)
 {
     struct sched_seq *q = &s->seqs[seq];
@@ -128,9 +162,8 @@ void sched_append(struct sched *s, uint32_t seq)
 void sched_end(struct sched *s, uint32_t seq)
 {
     struct sched_seq *q = &s->seqs[seq];
-    assert(q->state == SEQ_RUNNING || q->state == SEQ_PUT_BACK);
-    if (q->state == SEQ_RUNNING) s->n_running--;
-    kv_table_release(s->o.kv, &q->table);
+    assert(q->state != SEQ_FREE && q->state != SEQ_ENDED);
+    sched_give_up(s, seq);
     q->state = SEQ_ENDED;
     s->jobs[q->job].n_ended++;
 }
@@ -179,6 +212,10 @@ static bool check_seq(const struct sched *s, uint32_t i, uint32_t job)
     case SEQ_RUNNING:
         return q->n_computed < q->n_known && q->n_known <= s->o.capacity &&
                q->table.n_blocks >= kv_blocks_for(q->n_computed);
+    case SEQ_WAKING:
+        return q->n_computed == 0 && q->n_known <= s->o.capacity &&
+               q->n_adopted <= (q->n_known - 1) / KV_BLOCK_TOKENS &&
+               q->table.n_blocks >= kv_blocks_for(q->n_known);
     case SEQ_PUT_BACK: return q->n_computed == 0 && q->table.n_blocks == 0;
     case SEQ_ENDED: return q->table.n_blocks == 0;
     }
@@ -190,12 +227,14 @@ static bool check_blocks(const struct sched *s)
     uint64_t held = 0, counted = 0;
     for (uint32_t i = 0; i < s->o.max_running; i++) held += s->seqs[i].table.n_blocks;
     for (uint32_t b = 0; b < s->o.kv->mem.n_blocks; b++) counted += s->o.kv->refs[b];
-    return held == counted && kv_pool_check(s->o.kv);
+    bool fits = s->o.store.adopt ? held <= counted : held == counted;
+    return fits && kv_pool_check(s->o.kv);
 }
 
 bool sched_check(const struct sched *s)
 {
-    uint32_t listed = 0, used = 0, places = 0, running = 0, last = SCHED_NONE;
+    uint32_t listed = 0, used = 0, places = 0, running = 0, waking = 0;
+    uint32_t last = SCHED_NONE;
     uint32_t left = s->o.max_running;
     for (uint32_t i = s->oldest; i != SCHED_NONE; last = i, i = s->jobs[i].younger) {
         const struct sched_job *j = &s->jobs[i];
@@ -209,7 +248,9 @@ bool sched_check(const struct sched *s)
     for (uint32_t i = 0; i < s->o.max_running; i++) {
         places += s->seqs[i].state == SEQ_FREE;
         running += s->seqs[i].state == SEQ_RUNNING;
+        waking += s->seqs[i].state == SEQ_WAKING;
     }
     return last == s->youngest && used == listed && places == s->n_places &&
-           places == left && running == s->n_running && check_blocks(s);
+           places == left && running == s->n_running && waking == s->n_waking &&
+           check_blocks(s);
 }

@@ -10,16 +10,21 @@
  *
  * The life of a sequence (it keeps its place among max_running until it is freed):
  *
- *     FREE --plan--> RUNNING --end--> ENDED --free--> FREE
- *                     |   ^             ^
- *          room needed|   |plan         |end
- *                     v   |             |
- *                    PUT_BACK ----------'
+ *     FREE --plan--> RUNNING --end-----> ENDED --free--> FREE
+ *       |            ^  |  ^               ^
+ *       |plan   woken|  |  |plan           |
+ *       v            |  |  |               |
+ *      WAKING -------'  |room needed       |end
+ *       |    ^          |  |               |
+ *       |    |plan      v  |               |
+ *       '----'------> PUT_BACK ------------'
  *
  * A sequence knows n_known tokens (prompt and generated), of which the K and V of
  * n_computed are in its blocks.  While RUNNING it has at least one to compute; the token
- * after n_known is sampled when all are.  PUT_BACK means: the blocks went to somebody
- * else, and all will be computed again.
+ * after n_known is sampled when all are.  PUT_BACK means: its references were given up, and
+ * all will be computed again but what a store still has.  WAKING means: the blocks of all it
+ * knows are its own, a store is still filling the first ones, and it computes nothing until
+ * sched_woken() says how many of them hold what they should.
  *
  * Steps
  *   1. A step holds one token of every running reply, then prefill with what is left of
@@ -35,14 +40,16 @@
  *
  * Room
  *   4. A sequence starts when a place is free and the pool has blocks for all it knows
- *      and one more; a job's first, one more for each choice.  (Or all blocks are free:
- *      what engine_capacity() allows always fits alone.)  It takes the blocks of what it
- *      knows at once, and others one by one as the reply grows.
+ *      and one more; a job's first, one more for each choice.  (Or nobody else has any: what
+ *      engine_capacity() allows always fits alone.)  Blocks that it will share with others
+ *      are not counted.  It takes the blocks of what it knows at once, and others one by
+ *      one as the reply grows.  Its first blocks are a sibling's or the store's, but for a
+ *      job whose prompt is scored: that computes everything.
  *   5. Older goes first, by the time a job came.  What is smaller may pass one that waits
  *      for room, but only until it has waited SCHED_PASS_NS: from then on nothing younger
  *      starts.  When it has waited SCHED_BUMP_NS, younger jobs are put back for its blocks,
  *      the youngest first, if that makes enough room.
- *   6. When a running reply needs a block and none is free, a sequence is put back: of
+ *   6. When a running reply needs a block and none is available, a sequence is put back: of
  *      those whose client does not read the youngest, else the youngest of all.
  *   So the oldest reply that is read always goes on, which makes everyone's wait finite:
  *   a job that has not started within max_wait_ns is given up (sched_expired), and one
@@ -50,9 +57,9 @@
  *
  * Invariants, checked by sched_check():
  *   a. the list of jobs holds every used job, in order of age, each with its sequences;
- *   b. a RUNNING sequence has the blocks of what it computed, and something to compute;
- *      no other has any block;
- *   c. the counts of the pool are those of the tables.
+ *   b. a RUNNING sequence has the blocks of what it computed, and something to compute; a
+ *      WAKING one those of all it knows; no other has any block;
+ *   c. the counts of the pool are those of the tables, or with a store no less than these.
  */
 #ifndef SERVER_SCHED_H
 #define SERVER_SCHED_H
@@ -64,17 +71,19 @@
 #define SCHED_PASS_NS   UINT64_C(2000000000)
 #define SCHED_BUMP_NS   UINT64_C(5000000000)
 
-enum seq_state { SEQ_FREE, SEQ_RUNNING, SEQ_PUT_BACK, SEQ_ENDED };
+enum seq_state { SEQ_FREE, SEQ_WAKING, SEQ_RUNNING, SEQ_PUT_BACK, SEQ_ENDED };
 
 struct sched_seq {
     enum seq_state state;
     uint32_t job, choice;
     uint32_t n_known, n_computed;
     struct kv_table table;
-    uint64_t since;  // PUT_BACK: when
-    uint32_t next;   // of the same job, by rising choice
-    uint32_t chunk;  // within sched_plan(): tokens of the step
-    bool full;       // within sched_plan(): takes no more
+    uint32_t n_adopted;  // WAKING: blocks of the table that came from the store
+    bool inside;         // has begun, and the store has not heard that it left
+    uint64_t since;      // PUT_BACK: when
+    uint32_t next;       // of the same job, by rising choice
+    uint32_t chunk;      // within sched_plan(): tokens of the step
+    bool full;           // within sched_plan(): takes no more
 };
 
 struct sched_job {
@@ -89,6 +98,20 @@ struct sched_job {
     uint32_t older, younger;
 };
 
+/* Where blocks of sequences that were computed before are found; all NULL: nowhere.  A
+ * sequence is asked about by its number: job and n_known are set. */
+struct sched_store {
+    void *arg;
+    /* Of the blocks that adopt() would give, how many others compute with right now. */
+    uint32_t (*shared)(void *arg, uint32_t seq);
+    /* It starts: put the first blocks of what it knows into its table, with a reference on
+     * each, but no more than cap; how many.  cap 0: what its table has is a sibling's, or it
+     * computes everything.  loading: not all of them are filled yet. */
+    uint32_t (*adopt)(void *arg, uint32_t seq, uint32_t cap, bool *loading);
+    /* It gives up its blocks: called once for every start, before its references go. */
+    void (*leave)(void *arg, uint32_t seq);
+};
+
 struct sched_options {
     struct kv_pool *kv;    // borrowed
     uint32_t capacity;     // tokens of one sequence
@@ -97,6 +120,7 @@ struct sched_options {
     uint32_t step_tokens;  // at least max_running + SCHED_MIN_CHUNK
     uint32_t max_logits;   // of one step; at least max_running
     uint64_t step_ns, max_wait_ns;
+    struct sched_store store;
 };
 
 struct sched_item {  // rows [from, from + n) of a sequence
@@ -120,7 +144,7 @@ struct sched {
     uint32_t *block_numbers;  // (max_running, blocks of capacity): the tables' memory
     uint32_t oldest, youngest;
     uint32_t n_places;  // sequences that are FREE
-    uint32_t n_running;
+    uint32_t n_running, n_waking;
     bool turn;                     // rule 2
     double prefill_ns, decode_ns;  // measured: of a token, of a step; 0: not yet
     struct sched_step step;
@@ -141,6 +165,10 @@ void sched_pause(struct sched *s, uint32_t job, bool paused, uint32_t score_room
 /* The job and all its sequences are gone, whatever their state. */
 void sched_remove(struct sched *s, uint32_t job);
 
+/* The first n_blocks of those it adopted hold what they should; the store has taken its
+ * references to the others back. */
+void sched_woken(struct sched *s, uint32_t seq, uint32_t n_blocks, uint64_t now);
+
 /* Decide the next step; valid until the next call.  No rows: nothing can be computed. */
 const struct sched_step *sched_plan(struct sched *s, uint64_t now);
 /* The rows of an item have been computed, and the scores among them given out.  May add
@@ -153,5 +181,9 @@ void sched_free(struct sched *s, uint32_t seq);    // an ended one gives its pla
 void sched_measured(struct sched *s, uint64_t ns);
 
 bool sched_check(const struct sched *s);
+
+/* Of sched*.c alone: the sequence has no block any more, and the caller says what it is
+ * instead. */
+void sched_give_up(struct sched *s, uint32_t seq);
 
 #endif

@@ -8,32 +8,35 @@
 static void put_back(struct sched *s, uint32_t seq, uint64_t now)
 {
     struct sched_seq *q = &s->seqs[seq];
-    kv_table_release(s->o.kv, &q->table);
-    q->n_computed = 0;
+    sched_give_up(s, seq);
     q->state = SEQ_PUT_BACK;
     q->since = now;
-    s->n_running--;
     s->step.n_decode -= q->chunk;  // nothing but replies has been planned yet
     q->chunk = 0;
     s->step.n_put_back++;
 }
 
-/* The running sequence of the highest choice. */
-static uint32_t last_running(const struct sched *s, uint32_t job)
+static bool has_blocks(const struct sched_seq *q)
+{
+    return q->state == SEQ_RUNNING || q->state == SEQ_WAKING;
+}
+
+/* The sequence of the highest choice that has blocks. */
+static uint32_t last_of(const struct sched *s, uint32_t job)
 {
     uint32_t last = SCHED_NONE;
     for (uint32_t i = s->jobs[job].first_seq; i != SCHED_NONE; i = s->seqs[i].next)
-        if (s->seqs[i].state == SEQ_RUNNING) last = i;
+        if (has_blocks(&s->seqs[i])) last = i;
     return last;
 }
 
-/* The youngest running sequence; only of jobs younger than `than`, unless that is
+/* The youngest sequence that has blocks; only of jobs younger than `than`, unless that is
  * SCHED_NONE, and only of paused ones where asked for. */
-static uint32_t youngest_running(const struct sched *s, uint32_t than, bool paused)
+static uint32_t youngest_of(const struct sched *s, uint32_t than, bool paused)
 {
     for (uint32_t i = s->youngest; i != than; i = s->jobs[i].older) {
         if (paused && !s->jobs[i].paused) continue;
-        uint32_t seq = last_running(s, i);
+        uint32_t seq = last_of(s, i);
         if (seq != SCHED_NONE) return seq;
     }
     return SCHED_NONE;
@@ -50,16 +53,13 @@ static uint32_t left_of(const struct sched_seq *q)
 static bool grow(struct sched *s, uint32_t seq, uint64_t now)
 {
     struct sched_seq *q = &s->seqs[seq];
-    while (kv_table_need(s->o.kv, &q->table, q->n_computed, q->n_known) >
-           s->o.kv->n_free) {
-        uint32_t victim = youngest_running(s, SCHED_NONE, true);
-        if (victim == SCHED_NONE) victim = youngest_running(s, SCHED_NONE, false);
+    while (kv_table_extend(s->o.kv, &q->table, q->n_computed, q->n_known) < 0) {
+        uint32_t victim = youngest_of(s, SCHED_NONE, true);
+        if (victim == SCHED_NONE) victim = youngest_of(s, SCHED_NONE, false);
         put_back(s, victim, now);
         if (victim == seq) return false;
     }
-    int rc = kv_table_extend(s->o.kv, &q->table, q->n_computed, q->n_known);
-    assert(rc == 0);
-    return rc == 0;
+    return true;
 }
 
 /* Oldest first, so that who is put back has not been planned yet. */
@@ -90,32 +90,66 @@ static uint32_t shareable(const struct sched *s, const struct sched_seq *q,
     *wait = false;
     for (uint32_t i = j->first_seq; i != SCHED_NONE; i = s->seqs[i].next) {
         const struct sched_seq *sibling = &s->seqs[i];
-        if (sibling == q || sibling->state != SEQ_RUNNING) continue;
-        *from = sibling;
-        if (sibling->n_computed >= j->n_prompt) return tokens;
+        if (sibling == q || !has_blocks(sibling)) continue;
         *wait = true;
+        if (sibling->n_computed < j->n_prompt) continue;
+        *from = sibling;
+        *wait = false;
+        return tokens;
     }
     return 0;
 }
 
-/* Rule 4; true where it started. */
+/* How many of its first blocks may be the store's: all but that of the last token, where
+ * none of its tokens are a sibling's. */
+static uint32_t adoptable(const struct sched *s, const struct sched_seq *q,
+                          uint32_t shared)
+{
+    const struct sched_job *j = &s->jobs[q->job];
+    bool may = s->o.store.adopt && shared == 0 && j->n_scored >= j->to_score;
+    return may ? (q->n_known - 1) / KV_BLOCK_TOKENS : 0;
+}
+
+/* Are there blocks for a sequence of which `shared` tokens are a sibling's?  Rule 4. */
+static bool has_room(const struct sched *s, const struct sched_seq *q, uint32_t shared)
+{
+    const struct sched_job *j = &s->jobs[q->job];
+    uint32_t available = kv_pool_available(s->o.kv), all = kv_blocks_for(q->n_known);
+    uint64_t need = (uint64_t)all - shared / KV_BLOCK_TOKENS;
+    uint64_t spare = j->n_started == 0 ? j->n_choices : 1;
+    if (need + spare <= available) return true;
+    if (s->n_running == 0 && s->n_waking == 0) return need <= available;
+
+    /* The store is asked only where its answer can matter. */
+    uint32_t most = adoptable(s, q, shared);
+    if (most == 0) return false;
+    if (need + spare > (uint64_t)available + most) return false;
+    uint32_t theirs = s->o.store.shared(s->o.store.arg, (uint32_t)(q - s->seqs));
+    return need + spare <= (uint64_t)available + theirs;
+}
+
+/* True where it started: it runs, or wakes. */
 static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *from,
                   uint32_t shared)
 {
-    const struct sched_job *j = &s->jobs[q->job];
-    struct kv_pool *kv = s->o.kv;
-    uint32_t spare = j->n_started == 0 ? j->n_choices : 1;
-    uint64_t need =
-        (uint64_t)kv_blocks_for(q->n_known) - shared / KV_BLOCK_TOKENS + spare;
-    if (need > kv->n_free && kv->n_free < kv->mem.n_blocks) return false;
-
-    if (shared > 0) kv_table_fork(kv, &q->table, &from->table, shared);
-    int rc = kv_table_extend(kv, &q->table, shared, q->n_known);
-    assert(rc == 0);
-    (void)rc;
-    q->n_computed = shared;
-    q->state = SEQ_RUNNING;
-    s->n_running++;
+    if (!has_room(s, q, shared)) return false;
+    uint32_t seq = (uint32_t)(q - s->seqs), most = adoptable(s, q, shared);
+    bool loading = false;
+    q->inside = true;
+    q->n_adopted = 0;
+    if (shared > 0) kv_table_fork(s->o.kv, &q->table, &from->table, shared);
+    if (s->o.store.adopt)
+        q->n_adopted = s->o.store.adopt(s->o.store.arg, seq, most, &loading);
+    assert(q->n_adopted <= most);
+    q->table.n_blocks += q->n_adopted;
+    uint32_t tokens = shared + q->n_adopted * KV_BLOCK_TOKENS;
+    if (kv_table_extend(s->o.kv, &q->table, tokens, q->n_known) < 0) {
+        sched_give_up(s, seq);
+        return false;
+    }
+    q->n_computed = loading ? 0 : tokens;
+    q->state = loading ? SEQ_WAKING : SEQ_RUNNING;
+    *(loading ? &s->n_waking : &s->n_running) += 1;
     return true;
 }
 
@@ -149,8 +183,7 @@ static enum verdict try_start(struct sched *s, struct sched_seq *q, uint64_t sin
     uint64_t need = (uint64_t)kv_blocks_for(q->n_known) + s->jobs[q->job].n_choices;
     if (need > s->o.kv->mem.n_blocks) need = s->o.kv->mem.n_blocks;
     if (!younger_hold(s, q->job, need)) return NO_ROOM;
-    for (uint32_t victim;
-         (victim = youngest_running(s, q->job, false)) != SCHED_NONE;) {
+    for (uint32_t victim; (victim = youngest_of(s, q->job, false)) != SCHED_NONE;) {
         put_back(s, victim, now);
         if (start(s, q, from, shared)) return STARTED;
     }

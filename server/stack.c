@@ -2,8 +2,10 @@
 
 #include "server/log.h"
 #include "server/sched.h"
+#include "server/stack_tiers.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -33,6 +35,11 @@ static struct engine_options engine_limits(struct stack *s,
         .step_ms = set->step_ms,
         .max_wait_ms = set->max_wait_ms,
         .stall_ms = set->stall_ms,
+        .store = s->tiers.store,
+        .cost = s->tiers.cost,
+        .tenants = s->tenants,
+        .n_tenants = s->n_tenants,
+        .copy_ms = set->copy_down_ms,
         .tick = o->tick,
         .tick_arg = o->tick_arg,
     };
@@ -156,6 +163,11 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     };
     rc = budget_available(b, "", err);
     if (rc == 0) rc = budget_plan(b, err);
+    if (rc < 0) return rc;
+    /* What is kept of each block of the pool counts among the tiers. */
+    struct tiers_options t = stack_tiers_options(s, set);
+    b->tiers = tiers_bytes(&t, b->blocks, b->block_bytes);
+    rc = budget_plan(b, err);
     if (rc == 0) log_budget(s, &shape);
     return rc;
 }
@@ -199,6 +211,7 @@ int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
     if (rc == 0) rc = read_text_side(s, dir, err);
     if (rc == 0) rc = safetensors_open_dir(&s->tensors, dir, err);
     if (rc == 0) rc = open_backend(s, set, err);
+    if (rc == 0) rc = stack_take_tenants(s, o, err);
     if (rc == 0) rc = settle_budget(s, o, err);
     return rc;
 }
@@ -236,6 +249,8 @@ static int load_model(struct stack *s, const struct options *o, struct err *err)
     int rc = model_open(&s->model, s->backend, &s->config, s->tensors, &rows,
                         say_progress, &p, err);
     if (rc) return rc;
+    rc = stack_take_fingerprint(s, o, err);
+    if (rc) return rc;
     safetensors_release_pages(s->tensors);
     safetensors_close(s->tensors);
     s->tensors = NULL;
@@ -269,8 +284,9 @@ static int start_api(struct stack *s, const struct stack_options *o, struct err 
 
 int stack_start(struct stack *s, const struct stack_options *o, struct err *err)
 {
-    struct engine_options engine = engine_limits(s, o);
     int rc = load_model(s, o->options, err);
+    if (rc == 0) rc = stack_open_tiers(s, o, err);
+    struct engine_options engine = engine_limits(s, o);
     if (rc == 0) rc = engine_open(&s->engine, &engine, err);
     if (rc == 0) rc = start_api(s, o, err);
     if (rc == 0) rc = engine_start(s->engine, err);
@@ -281,6 +297,8 @@ void stack_close(struct stack *s)
 {
     api_close(s->api);
     engine_close(s->engine);
+    tiers_close(&s->tiers);
+    free(s->tenants);
     kv_pool_close(&s->kv);
     model_close(&s->model);
     backend_close(s->backend);

@@ -1,6 +1,6 @@
 /* stack.h - a model directory becomes an API: everything between the options and HTTP.
  *
- * Owns     configuration, tokenizer, template, backend, model, KV pool, engine and API,
+ * Owns     configuration, tokenizer, template, backend, model, KV pool, tiers, engine and API,
  *          opened in this order and closed in reverse.
  * Caller   keeps options and metrics until stack_close().
  * Log      says what was found, chosen and taken, and how the loading goes.
@@ -11,7 +11,9 @@
 
 #include "server/api.h"
 #include "server/budget.h"
+#include "server/keys.h"
 #include "server/options.h"
+#include "server/tiers.h"
 
 struct stack {
     struct model_config config;
@@ -23,13 +25,18 @@ struct stack {
     struct budget budget;
     struct model model;
     struct kv_pool kv;
+    struct engine_tenant *tenants;  // (n_tenants)
+    uint32_t n_tenants;
+    struct crypto_hash fingerprint;
+    struct tiers tiers;
     struct engine *engine;
     struct api *api;
 };
 
 struct stack_options {
     const struct options *options;
-    const char *name;  // of the model, for the API
+    const char *name;         // of the model, for the API
+    const struct keys *keys;  // NULL: one tenant
     struct metrics *metrics;
     void (*tick)(void *arg);  // engine_options.tick
     void *tick_arg;

@@ -7,6 +7,7 @@
 #define TESTS_SERVER_ENGINE_FIXTURE_H
 
 #include "server/engine.h"
+#include "server/tiers.h"
 
 #include <semaphore.h>
 #include <setjmp.h>
@@ -23,6 +24,12 @@ struct world_options {
     uint32_t blocks, context, max_running, max_waiting, step_tokens, max_logits;
     uint32_t max_wait_ms, stall_ms;
     bool stopped;  // do not start the engine's thread
+    /* a store below the pool */
+    bool keeps;
+    uint32_t ram_blocks, ssd_blocks;  // 0: no such tier
+    const char *ssd_dir;
+    struct policy policy;             // all zero: copied at once, freed at once
+    void (*meddle)(struct tiers *t);  // before the engine opens
 };
 
 struct world {
@@ -32,12 +39,45 @@ struct world {
     struct kv_pool kv;
     struct tokenizer *tokenizer;
     struct metrics *metrics;
+    struct tiers tiers;
+    struct engine_tenant tenants[2];
     struct engine *engine;
 };
 
 static inline uint32_t either(uint32_t given, uint32_t otherwise)
 {
     return given ? given : otherwise;
+}
+
+/* Two tenants; names as they will be after a restart. */
+static inline void world_open_store(struct world *w, const struct world_options *o,
+                                    uint32_t running)
+{
+    struct err err = {""};
+    struct tiers_options t = {
+        .kv = &w->kv,
+        .policy = o->policy,
+        .ram_bytes = o->ram_blocks * kv_block_bytes(&w->kv.mem.shape),
+        .ssd_dir = o->ssd_blocks ? o->ssd_dir : NULL,
+        .ssd_bytes = o->ssd_blocks * (kv_block_bytes(&w->kv.mem.shape) + 4096) + 65536,
+        .max_wakes = running,
+        .max_conversations = 64,
+    };
+    if (t.policy.high == 0) {
+        policy_defaults(&t.policy);
+        t.policy.copy_after = t.policy.idle_after = t.policy.ssd_after = 1;
+        t.policy.residency = 0;
+    }
+    assert_int_equal(crypto_open(&err), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        const char *name = i ? "bea" : "ada";
+        block_key_derive(&w->tenants[i].key, &t.fingerprint, name, 3);
+        w->tenants[i].number = block_tenant(name);
+    }
+    if (tiers_open(&w->tiers, &t, &err) < 0) fail_msg("%s", err.msg);
+    /* Loading is always cheaper, so that what is there is loaded. */
+    cost_set_prefill(w->tiers.cost, 1e9, 0);
+    if (o->meddle) o->meddle(&w->tiers);
 }
 
 static inline void world_open(struct world *w, const struct world_options *o)
@@ -65,7 +105,13 @@ static inline void world_open(struct world *w, const struct world_options *o)
     assert_int_equal(kv_pool_open(&w->kv, w->backend, &shape, blocks, &err), 0);
     assert_int_equal(tokenizer_open_dir(&w->tokenizer, dir, &err), 0);
     assert_int_equal(metrics_open(&w->metrics, "tiny", &err), 0);
+    if (o->keeps) world_open_store(w, o, running);
     struct engine_options eo = {
+        .store = w->tiers.store,
+        .cost = w->tiers.cost,
+        .tenants = w->tenants,
+        .n_tenants = o->keeps ? 2 : 0,
+        .copy_ms = 60000,
         .model = &w->model,
         .kv = &w->kv,
         .tokenizer = w->tokenizer,
@@ -86,6 +132,7 @@ static inline void world_open(struct world *w, const struct world_options *o)
 static inline void world_close(struct world *w)
 {
     engine_close(w->engine);
+    tiers_close(&w->tiers);
     assert_int_equal(w->kv.n_free, w->kv.mem.n_blocks);
     metrics_close(w->metrics);
     tokenizer_close(w->tokenizer);

@@ -310,7 +310,7 @@ static void a_wait_ends_by_a_poke_a_post_or_in_time(void **state)
     struct mailbox m;
     struct err err;
     assert_int_equal(mailbox_open(&m, 2, 4, &err), 0);
-    mailbox_wait(&m, 1);
+    mailbox_wait(&m, 1000000);
     pthread_t t;
     pthread_create(&t, NULL, poke, &m);
     mailbox_wait(&m, -1);

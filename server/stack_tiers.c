@@ -1,0 +1,245 @@
+#include "server/stack_tiers.h"
+
+#include "model/content_hash.h"
+#include "offload/fingerprint.h"
+#include "server/log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MS               UINT64_C(1000000)
+#define CALIBRATE_TOKENS 32  // of each of three chunks of prefill
+
+/* ---- tenants ---- */
+
+static const char *tenant_name(const struct stack_options *o, uint32_t i)
+{
+    return o->keys ? keys_tenant_name(o->keys, i) : "";
+}
+
+/* Is `name` one of the comma-separated names at `list`, which ends at ';' or NUL? */
+static bool is_among(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = list;; p++) {
+        p += strspn(p, " ");
+        size_t length = strcspn(p, ",;"), text = length;
+        while (text > 0 && p[text - 1] == ' ') text--;
+        if (n > 0 && text == n && memcmp(p, name, n) == 0) return true;
+        p += length;
+        if (*p != ',') return false;
+    }
+}
+
+/* What a tenant's blocks are kept under: its own name, or its group as it is written. */
+static void salt_of(const char *groups, const char *name, char *out, size_t cap)
+{
+    for (const char *p = groups;; p++) {
+        size_t length = strcspn(p, ";");
+        if (is_among(p, name)) {
+            snprintf(out, cap, "group %.*s", (int)length, p);
+            return;
+        }
+        p += length;
+        if (!*p) break;
+    }
+    snprintf(out, cap, "tenant %s", name);
+}
+
+int stack_take_tenants(struct stack *s, const struct stack_options *o, struct err *err)
+{
+    s->n_tenants = o->keys ? keys_tenants(o->keys) : 1;
+    s->tenants = calloc(s->n_tenants, sizeof *s->tenants);
+    return s->tenants ? 0
+                      : err_set(err, -ENOMEM, "no memory for %u tenants", s->n_tenants);
+}
+
+static void key_tenants(struct stack *s, const struct stack_options *o)
+{
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        char salt[OPTION_TEXT + 16];
+        salt_of(o->options->share, tenant_name(o, i), salt, sizeof salt);
+        block_key_derive(&s->tenants[i].key, &s->fingerprint, salt, strlen(salt));
+        s->tenants[i].number = block_tenant(salt);
+    }
+}
+
+/* ---- what a block's bytes mean ---- */
+
+/* "cpu (AVX2+FMA, 2 threads)": all but the number of threads decides the bits. */
+static void arithmetic_of(const struct stack *s, char *out, size_t cap)
+{
+    const char *text = backend_describe(s->backend);
+    snprintf(out, cap, "%.*s", (int)strcspn(text, ","), text);
+}
+
+/* Blocks that do not outlive the process need no hash of the weights. */
+int stack_take_fingerprint(struct stack *s, const struct options *o, struct err *err)
+{
+    const struct model_config *c = &s->config;
+    struct fingerprint_parts p = {
+        .tokenizer = *tokenizer_content_hash(s->tokenizer),
+        .kv = model_kv_shape(c, o->kv_type),
+        .block_tokens = KV_BLOCK_TOKENS,
+        .q_heads = c->q_heads,
+        .window = c->window,
+        .scale = 1.0f / sqrtf((float)c->head_dim),
+        .norm_eps = c->norm_eps,
+        .inv_freq = s->model.inv_freq,
+        .parallel_ranks = 1,
+    };
+    int rc = crypto_open(err);
+    if (rc == 0 && o->ssd[0])
+        rc = content_hash_tensors(&p.weights, s->tensors, backend_threads(s->backend),
+                                  err);
+    if (rc < 0) return rc;
+    if (s->chat) chat_content_hash(s->chat, &p.chat);
+    arithmetic_of(s, p.arithmetic, sizeof p.arithmetic);
+    fingerprint_make(&s->fingerprint, &p);
+    return 0;
+}
+
+/* ---- sizes and rules ---- */
+
+static struct policy policy_of(const struct options *o)
+{
+    struct policy p;
+    policy_defaults(&p);
+    p.copy_after = o->copy_after_ms * MS;
+    p.idle_after = o->idle_after_ms * MS;
+    p.ssd_after = o->ssd_after_ms * MS;
+    p.residency = o->residency_ms * MS;
+    p.high = o->high / 100.0;
+    p.low = o->low / 100.0;
+    p.second_touch = o->second_touch;
+    p.ssd_bytes_per_day = o->ssd_per_day;
+    p.ram_quota = o->ram_quota;
+    p.ssd_quota = o->ssd_quota;
+    p.max_loads = o->max_loads;
+    p.max_stores = o->max_stores;
+    p.max_load_bytes = o->max_load_bytes;
+    p.max_loads_tenant = o->max_loads_per_tenant;
+    p.wake_deadline = o->wake_deadline_ms * MS;
+    return p;
+}
+
+struct tiers_options stack_tiers_options(struct stack *s, const struct options *o)
+{
+    return (struct tiers_options){
+        .kv = &s->kv,
+        .policy = policy_of(o),
+        .ram_bytes = o->ram,
+        .ssd_dir = o->ssd,
+        .ssd_bytes = o->ssd_size,
+        .fingerprint = s->fingerprint,
+        .max_wakes = 2 * o->max_running,
+        .max_conversations = o->max_conversations,
+    };
+}
+
+/* ---- what the machine can do ---- */
+
+static int forward(struct stack *s, const struct kv_table *t, uint32_t from,
+                   uint64_t *ns, struct err *err)
+{
+    int32_t ids[CALIBRATE_TOKENS] = {0};
+    uint32_t pos[CALIBRATE_TOKENS], n = CALIBRATE_TOKENS;
+    for (uint32_t i = 0; i < n; i++) pos[i] = from + i;
+    const uint32_t rows[] = {0, n}, blocks[] = {0, kv_blocks_for(from + n)};
+    const struct batch b = {
+        .n_rows = n,
+        .n_seqs = 1,
+        .ids = ids,
+        .pos = pos,
+        .row_start = rows,
+        .block_start = blocks,
+        .blocks = t->blocks,
+    };
+    const float *logits;
+    uint64_t began = engine_clock();
+    int rc = model_forward(&s->model, &s->kv, &b, &logits, err);
+    *ns = engine_clock() - began;
+    return rc;
+}
+
+/* Three chunks, one behind the other; the first one only warms up.  What a token costs for
+ * the place it has is too little to be seen here: it is learned from long prompts. */
+static int calibrate_prefill(struct stack *s, struct err *err)
+{
+    uint32_t blocks[3 * CALIBRATE_TOKENS / KV_BLOCK_TOKENS], n = 3 * CALIBRATE_TOKENS;
+    struct kv_table t = {.blocks = blocks, .cap = ARRAY_LEN(blocks)};
+    if (n > s->context || s->model.options.max_rows < CALIBRATE_TOKENS) return 0;
+    if (kv_table_extend(&s->kv, &t, 0, n) < 0) return 0;
+    uint64_t ns, sum = 0;
+    int rc = 0;
+    for (uint32_t from = 0; rc == 0 && from < n; from += CALIBRATE_TOKENS) {
+        rc = forward(s, &t, from, &ns, err);
+        if (from > 0) sum += ns;
+    }
+    kv_table_release(&s->kv, &t);
+    if (rc == 0)
+        cost_set_prefill(s->tiers.cost, (double)sum / (2 * CALIBRATE_TOKENS), 0);
+    return rc;
+}
+
+static void log_rates(const struct stack *s)
+{
+    uint64_t block = kv_block_bytes(&s->kv.mem.shape);
+    const struct cost *c = s->tiers.cost;
+    char text[128];
+    int n = snprintf(text, sizeof text, "%.0f tokens/s of prefill",
+                     512 * 1e9 / cost_prefill_ns(c, 0, 512));
+    for (int t = 0; t < COST_TIERS && n > 0 && (size_t)n < sizeof text; t++) {
+        if (!(t == COST_RAM ? s->tiers.ram : s->tiers.ssd)) continue;
+        double ns = cost_load_ns(c, (enum cost_tier)t, 512 * block, 0);
+        n +=
+            snprintf(text + n, sizeof text - (size_t)n, ", %.0f tokens/s from %s",
+                     512.0 * KV_BLOCK_TOKENS * 1e9 / ns, t == COST_RAM ? "RAM" : "SSD");
+    }
+    log_line(LOG_INFO, "measured: %s", text);
+}
+
+/* ---- open ---- */
+
+static void log_ram(const struct tiers *t, uint64_t bytes)
+{
+    char size[24];
+    uint32_t blocks = slots_capacity(t->ram->slots);
+    log_line(LOG_INFO, "RAM tier: %s, %u blocks, %llu tokens", budget_size(bytes, size),
+             blocks, (unsigned long long)blocks * KV_BLOCK_TOKENS);
+}
+
+static void log_ssd(const struct tiers *t, const struct options *o)
+{
+    char size[24];
+    const struct tier_ssd_found *f = &t->found;
+    uint32_t blocks = slots_capacity(t->ssd->slots);
+    log_line(LOG_INFO, "SSD tier: %s in %s, %u blocks, %llu tokens, by %s%s",
+             budget_size(o->ssd_size, size), o->ssd, blocks,
+             (unsigned long long)blocks * KV_BLOCK_TOKENS,
+             f->uring ? "io_uring" : "threads", f->direct ? " and O_DIRECT" : "");
+    log_line(
+        LOG_INFO,
+        "SSD tier: %u blocks are there again, %u of another model or configuration, "
+        "%u damaged, %u without their beginning",
+        f->blocks, f->foreign, f->damaged, f->orphans);
+    if (f->note[0]) log_line(LOG_WARN, "SSD tier: %s", f->note);
+}
+
+int stack_open_tiers(struct stack *s, const struct stack_options *o, struct err *err)
+{
+    const struct options *set = o->options;
+    struct tiers_options t = stack_tiers_options(s, set);
+    key_tenants(s, o);
+    int rc = tiers_open(&s->tiers, &t, err);
+    if (rc < 0) return rc;
+    if (s->tiers.ram) log_ram(&s->tiers, set->ram);
+    if (s->tiers.ssd) log_ssd(&s->tiers, set);
+    rc = calibrate_prefill(s, err);
+    if (rc < 0) return rc;
+    tiers_calibrate(&s->tiers, &t);
+    log_rates(s);
+    return 0;
+}

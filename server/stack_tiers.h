@@ -1,0 +1,22 @@
+/* stack_tiers.h - the stack's part below the KV pool; private to server/stack*.c.
+ *
+ * Threads  one, at start.
+ */
+#ifndef SERVER_STACK_TIERS_H
+#define SERVER_STACK_TIERS_H
+
+#include "server/stack.h"
+
+/* Names and keys of all tenants; what depends on the fingerprint comes with
+ * stack_open_tiers(). */
+NODISCARD int stack_take_tenants(struct stack *s, const struct stack_options *o,
+                                 struct err *err);
+struct tiers_options stack_tiers_options(struct stack *s, const struct options *o);
+/* While the tensors are still there; takes as long as reading them. */
+NODISCARD int stack_take_fingerprint(struct stack *s, const struct options *o,
+                                     struct err *err);
+/* When model and pool are there. */
+NODISCARD int stack_open_tiers(struct stack *s, const struct stack_options *o,
+                               struct err *err);
+
+#endif

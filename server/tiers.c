@@ -1,0 +1,189 @@
+#include "server/tiers.h"
+
+#include "server/engine.h"
+#include "server/kv_pages.h"
+
+#include <string.h>
+
+/* Before anything was measured: a memory bus, and a slow NVMe drive. */
+#define RAM_LATENCY   20e3
+#define RAM_BANDWIDTH 4e9
+#define SSD_LATENCY   200e3
+#define SSD_BANDWIDTH 8e8
+#define SAMPLE        8  // blocks moved to calibrate a tier
+
+static bool has_ssd(const struct tiers_options *o)
+{
+    return o->ssd_dir && o->ssd_dir[0];
+}
+
+static uint32_t ram_blocks(const struct tiers_options *o, uint64_t block_bytes)
+{
+    uint64_t n = o->ram_bytes / block_bytes;
+    return n < SLOT_NONE ? (uint32_t)n : SLOT_NONE - 1;
+}
+
+static uint32_t buffers(const struct tiers_options *o)
+{
+    return o->policy.max_loads + o->policy.max_stores;
+}
+
+static struct kvstore_options store_options(const struct tiers *t,
+                                            const struct tiers_options *o)
+{
+    return (struct kvstore_options){
+        .ram = t->ram,
+        .ssd = t->ssd,
+        .cost = t->cost,
+        .policy = o->policy,
+        .block_tokens = KV_BLOCK_TOKENS,
+        .max_wakes = o->max_wakes,
+        .max_conversations = o->max_conversations,
+        .staging = t->staging,
+    };
+}
+
+uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
+                     uint64_t block_bytes)
+{
+    struct tiers none = {0};
+    struct kvstore_options k = store_options(&none, o);
+    k.pages.capacity = blocks;
+    uint32_t ram = ram_blocks(o, block_bytes);
+    uint64_t ssd = has_ssd(o) ? o->ssd_bytes / (block_bytes + TIER_ALIGN) : 0;
+    if (ssd >= SLOT_NONE) ssd = SLOT_NONE - 1;
+    uint64_t sum = kvstore_bytes(&k);
+    if (ram > 0) sum += ram * block_bytes + slots_bytes(ram);
+    if (ssd > 0) sum += slots_bytes((uint32_t)ssd);
+    if (ram > 0 || ssd > 0) sum += (uint64_t)buffers(o) * block_bytes;
+    return sum;
+}
+
+static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block,
+                    struct err *err)
+{
+    const struct tier_ram_options r = {
+        .block_bytes = block,
+        .capacity = ram_blocks(o, block),
+        .copies = t->copies,
+    };
+    if (r.capacity == 0)
+        return err_set(
+            err, -EINVAL,
+            "ram of %llu bytes holds no KV block of %zu bytes; 0 turns it off",
+            (unsigned long long)o->ram_bytes, block);
+    return tier_ram_open(&t->ram, &r, err);
+}
+
+static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
+                    struct err *err)
+{
+    const struct tier_ssd_options s = {
+        .dir = o->ssd_dir,
+        .block_bytes = block,
+        .bytes = o->ssd_bytes,
+        .fingerprint = o->fingerprint,
+        .depth = buffers(o),
+    };
+    return tier_ssd_open(&t->ssd, &t->found, &s, err);
+}
+
+static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)
+{
+    size_t block = kv_block_bytes(&o->kv->mem.shape);
+    if (o->ram_bytes == 0 && !has_ssd(o)) return 0;
+    if (block % TIER_ALIGN)
+        return err_set(
+            err, -EINVAL,
+            "KV blocks of %zu bytes cannot be kept below the KV pool: they "
+            "must be a multiple of %d bytes; set ram to 0 and ssd to nothing",
+            block, TIER_ALIGN);
+    int rc = copyq_cpu_open(&t->copies, err);
+    if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
+    if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);
+    if (rc < 0) return rc;
+    t->staging = copyq_host_alloc(t->copies, buffers(o) * block);
+    if (!t->staging)
+        return err_set(err, -ENOMEM, "no memory for %u promotion buffers of %zu bytes",
+                       buffers(o), block);
+    return 0;
+}
+
+int tiers_open(struct tiers *t, const struct tiers_options *o, struct err *err)
+{
+    int rc = policy_check(&o->policy, err);
+    if (rc == 0) rc = open_tiers(t, o, err);
+    if (rc == 0) rc = cost_open(&t->cost, err);
+    if (rc < 0) return rc;
+    cost_set_tier(t->cost, COST_RAM, RAM_LATENCY, RAM_BANDWIDTH);
+    cost_set_tier(t->cost, COST_SSD, SSD_LATENCY, SSD_BANDWIDTH);
+    struct kvstore_options k = store_options(t, o);
+    k.pages = kv_pages_of(o->kv);
+    return kvstore_open(&t->store, &k, err);
+}
+
+void tiers_close(struct tiers *t)
+{
+    kvstore_close(t->store);
+    cost_close(t->cost);
+    tier_close(t->ssd);
+    tier_close(t->ram);
+    if (t->staging) copyq_host_free(t->copies, t->staging);
+    copyq_close(t->copies);
+    *t = (struct tiers){0};
+}
+
+/* ---- calibration ---- */
+
+/* Move the blocks; how many went well.  Returns when all have landed. */
+static uint32_t move(struct tier *t, struct tier_io *io, uint32_t n, enum tier_dir dir)
+{
+    uint32_t begun = 0, good = 0;
+    for (; begun < n; begun++) {
+        io[begun].dir = dir;
+        if (tier_submit(t, &io[begun], engine_clock()) < 0) break;
+    }
+    tier_flush(t);
+    for (uint32_t left = begun; left > 0;) {
+        struct tier_io *done[SAMPLE];
+        uint32_t got = (uint32_t)tier_reap(t, done, SAMPLE, engine_clock());
+        for (uint32_t i = 0; i < got; i++) good += done[i]->res == 0;
+        left -= got;
+    }
+    return good;
+}
+
+static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
+{
+    struct tier_io io[SAMPLE] = {0};
+    struct block_key key;
+    size_t bytes = tier_buffer_bytes(tier);
+    uint32_t n = SAMPLE;
+    crypto_random(&key, sizeof key);  // names that nobody can meet
+    for (uint32_t i = 0; i < n; i++) {
+        const int32_t tokens[KV_BLOCK_TOKENS] = {(int32_t)i};
+        block_meta_next(&io[i].meta, NULL, &key, tokens, 0);
+        io[i].buf = (char *)t->staging + i * bytes;
+        memset(io[i].buf, 0, bytes);
+    }
+    if (move(tier, io, n, TIER_STORE) == n) {
+        uint64_t began = engine_clock();
+        uint32_t one = move(tier, io, 1, TIER_LOAD);
+        uint64_t first = engine_clock() - began;
+        uint32_t rest = move(tier, io + 1, n - 1, TIER_LOAD);
+        uint64_t all = engine_clock() - began - first;
+        if (one == 1 && rest == n - 1) {
+            double each = (double)all / (n - 1);
+            double wait = (double)first > each ? (double)first - each : 0;
+            cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) (void)!tier_drop(tier, &io[i].meta.id);
+}
+
+void tiers_calibrate(struct tiers *t, const struct tiers_options *o)
+{
+    if (buffers(o) < SAMPLE) return;
+    if (t->ram) calibrate(t, t->ram, COST_RAM);
+    if (t->ssd) calibrate(t, t->ssd, COST_SSD);
+}
