@@ -50,6 +50,11 @@ static int make_request(struct api_call *c, const struct api_body *b,
     r->ids = p->ids;
     r->n_ids = part->n_ids = (uint32_t)p->n_ids;
     p->ids = NULL;
+    r->text = p->text.text;
+    r->n_text = p->text.n;
+    r->plain = p->text.plain;
+    r->n_plain = p->text.n_plain;
+    p->text = (struct chat_text){0};
     r->max_tokens = b->max_tokens < left ? b->max_tokens : left;
     r->n_choices = b->n;
     r->sampling = b->sampling;
@@ -277,7 +282,7 @@ struct api_usage api_call_usage(const struct api_call *c)
 {
     struct api_usage u = {0};
     for (uint32_t i = 0; i < c->n_parts; i++) {
-        u.prompt += c->part[i].n_ids;
+        u.prompt += c->part[i].request->n_ids;  // as the engine took them
         u.cached += c->part[i].cached_tokens;
     }
     for (uint32_t i = 0; i < c->n_choices; i++) {

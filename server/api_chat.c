@@ -179,13 +179,14 @@ static int render(const struct api *a, const struct bytes *context,
         rc = tokenizer_encode(a->o.tokenizer, text.text, text.n, text.plain,
                               text.n_plain, 0, &ids, &err);
     }
-    chat_text_free(&text);
     if (rc < 0) {
+        chat_text_free(&text);
         token_list_free(&ids);
         return api_prompt_failed(e, "messages", rc, &err);
     }
     out->ids = ids.ids;
     out->n_ids = ids.n;
+    out->text = text;
     return 0;
 }
 

@@ -15,6 +15,7 @@ void api_prompts_free(struct api_prompts *p)
     for (uint32_t i = 0; i < p->n; i++) {
         free(p->list[i].ids);
         free(p->list[i].echo);
+        chat_text_free(&p->list[i].text);
     }
     free(p->list);
     *p = (struct api_prompts){0};

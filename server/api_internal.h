@@ -103,6 +103,7 @@ struct api_prompt {
     size_t n_ids;
     char *echo;  // owned; what echo shows, NULL where nothing
     size_t echo_n;
+    struct chat_text text;  // owned; of a chat, what ids spell
 };
 struct api_prompts {
     struct api_prompt *list;  // owned

@@ -175,6 +175,7 @@ void engine_close(struct engine *e)
 static void take_requests(struct engine *e)
 {
     for (struct request *r; (r = mailbox_take(&e->mailbox)) != NULL;) {
+        engine_recall(e, r);
         uint32_t job = sched_add(&e->sched, r->n_ids, r->n_choices, r->prompt_logprobs,
                                  engine_clock());
         assert(job != SCHED_NONE);  // the mailbox lets no more in

@@ -98,6 +98,8 @@ void engine_end(struct engine *e, uint32_t job, enum finish_reason reason, int s
 void engine_end_all(struct engine *e, int status, const char *text);
 /* ---- engine_store.c: nothing happens where there is no store ---- */
 
+/* engine_recall.c: before the request is scheduled. */
+void engine_recall(struct engine *e, struct request *r);
 NODISCARD int engine_name_blocks(const struct engine *e, struct request *r,
                                  struct err *err);  // anybody's
 void engine_begin_names(struct engine *e, uint32_t seq);

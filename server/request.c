@@ -75,6 +75,8 @@ void request_unref(struct request *r)
     free((void *)r->sampling.bias);
     free(r->ids);
     free(r->blocks);
+    free(r->text);
+    free(r->plain);
     free(r);
 }
 

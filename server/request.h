@@ -83,6 +83,12 @@ struct request {
     /* What its KV is kept under, for the operations on conversations; "": named after its
      * first blocks. */
     char conversation[KVSTORE_CONVERSATION];
+    /* The text that ids spell, with what of it is no control token, or NULL: with it the
+     * engine may put other ids of the same text in their place (engine_recall.c). */
+    char *text;  // owned, malloc
+    size_t n_text;
+    struct text_span *plain;  // owned, malloc
+    size_t n_plain;
 
     /* the engine's and the outbox's own */
     struct block_meta *blocks;  // (n_blocks) names of the prompt's full blocks; owned
