@@ -38,10 +38,10 @@ double cost_load_ns(const struct cost *c, enum cost_tier t, uint64_t bytes,
 struct cost_question {
     uint32_t block_tokens;
     uint64_t block_bytes;
-    uint32_t first;               // blocks before it are in G1
-    uint32_t n;                   // blocks found from there on
-    const uint8_t *tier;          // (n) enum cost_tier of each
-    uint32_t prompt;              // tokens of the whole prompt
+    uint32_t first;       // blocks before it are in G1
+    uint32_t n;           // blocks found from there on
+    const uint8_t *tier;  // (n) enum cost_tier of each; COST_TIERS: nothing to load
+    uint32_t prompt;      // tokens of the whole prompt
     uint64_t queued[COST_TIERS];  // bytes waiting in each tier
     /* Others waiting for compute: a second of prefill costs this many seconds in all (at
      * least 1); a load costs only its own wait. */
@@ -54,7 +54,8 @@ struct cost_answer {
     double compute_ns;  // predicted, for all tokens that are not loaded
     double without_ns;  // predicted, if nothing were loaded
 };
-/* The number of blocks to load that makes price * compute + wait least; ties load more. */
+/* The number of blocks to load that makes price * compute + wait least; ties load more.
+ * The wait is that for the slower of the tiers, which work beside each other. */
 void cost_decide(const struct cost *c, const struct cost_question *q,
                  struct cost_answer *out);
 

@@ -35,6 +35,7 @@ struct kv_pages {
     void (*unref)(void *arg, uint32_t page);
     uint32_t (*refs)(void *arg, uint32_t page);
     uint32_t (*free)(void *arg);                 // how many
+    uint32_t (*shared)(void *arg);               // how many have a count of 2 or more
     void *(*address)(void *arg, uint32_t page);  // of tier_buffer_bytes(), aligned
 };
 
@@ -46,7 +47,7 @@ struct kvstore_options {
     uint32_t block_tokens;  // KV_BLOCK_TOKENS; a replay may use longer ones
     uint32_t max_wakes;
     uint32_t max_conversations;  // records; the least recently used one is forgotten
-    void *staging;               // max_loads + max_stores buffers, for RAM <-> SSD
+    void *staging;  // max_stores buffers of tier_buffer_bytes(ssd), for RAM -> SSD
 };
 
 struct kvstore;
@@ -87,19 +88,22 @@ enum kv_why {    // tokens of a prompt that are computed although they had been 
 };
 
 struct kv_wake_report {
+    char conversation[KVSTORE_CONVERSATION];  // the name it goes under; "": none yet
     struct kv_found found;
     uint32_t blocks;              // of the prefix it ended with
     uint32_t loaded[KV_SOURCES];  // of these; KV_DEVICE: already there
     uint32_t computed[KV_WHYS];   // full blocks of the prompt, by reason
-    uint64_t bytes;               // promoted for it
+    uint64_t bytes;               // promoted for it alone
     uint64_t began, ready;        // ns
     double predicted_ns, without_ns;
 };
 
 /* Begin: put the pages of the prefix into blocks[0..], shared or being loaded; one reference
  * on each is the caller's.  Returns the number of pages put there (<= cap), and in *wake a
- * number to ask by, or UINT32_MAX where nothing is being loaded.  Takes as many pages as
- * are free or can be made free, and no more. */
+ * number to ask by, or UINT32_MAX where nothing is being loaded: the report is complete then.
+ * Takes as many pages as are free or can be made free, and no more.  The conversation counts
+ * as active until one kvstore_idle() or kvstore_wake_cancel() for each wake; give the
+ * report's name of it from here on. */
 uint32_t kvstore_wake(struct kvstore *kv, const struct kv_prompt *p, uint64_t now,
                       uint32_t *blocks, uint32_t cap, uint32_t *wake,
                       struct kv_wake_report *report);
@@ -121,7 +125,8 @@ void kvstore_idle(struct kvstore *kv, const struct kv_prompt *p, uint64_t now);
 
 /* Free idle pages until `n` are free; how many are.  Clean ones first, in order. */
 uint32_t kvstore_make_room(struct kvstore *kv, uint32_t n, uint64_t now);
-uint32_t kvstore_available(const struct kvstore *kv);  // free pages and idle ones
+/* Free pages and idle ones: an estimate in constant time, which counts held ones too. */
+uint32_t kvstore_available(const struct kvstore *kv);
 
 /* Reap, start loads that wait, copy down, free by the watermarks.  Bounded work. */
 void kvstore_step(struct kvstore *kv, uint64_t now);
@@ -146,14 +151,16 @@ struct kv_conversation {
     uint64_t last_used, held_until;
 };
 uint32_t kvstore_conversations(const struct kvstore *kv);
-/* The i-th by last use, the latest first; false beyond the last. */
+/* The i-th by last use, the latest first; false beyond the last.  In a row these take the
+ * time of the conversation's blocks each. */
 bool kvstore_conversation_at(const struct kvstore *kv, uint32_t i,
                              struct kv_conversation *out);
 bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
                                const char *name, struct kv_conversation *out);
-/* 0; -ENOENT; -EBUSY while it is active.  Sleep: out of G1 as soon as it is copied.  Wake:
- * into G1 ahead of a message.  Hold: in G1 or RAM until then.  Forget: out of every tier,
- * blocks that others share excepted. */
+/* 0; -ENOENT; -EBUSY while it is active.  Sleep: out of G1 as soon as it is copied; ends a
+ * hold.  Wake: into G1 ahead of a message.  Hold: in G1 or RAM until then; 0 ends it.
+ * Forget: out of every tier, and the bytes with it, blocks that others share excepted; -EBUSY
+ * also while one of its blocks is on its way, so that it is to be asked again after a step. */
 NODISCARD int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name,
                             uint64_t now);
 NODISCARD int kvstore_prefetch(struct kvstore *kv, uint64_t tenant, const char *name,

@@ -15,9 +15,9 @@ struct tenant {
 struct slots {
     struct slot *slot;
     struct tenant *tenant;
-    uint32_t *by_id, *by_tenant;     // heads of chains; as many, a power of two
-    uint32_t capacity, used, mask;   // mask: buckets - 1
-    uint32_t free_first, free_last;  // linked through older and newer
+    uint32_t *by_id, *by_tenant, *by_parent;  // heads of chains, a power of two each
+    uint32_t capacity, used, mask;            // mask: buckets - 1
+    uint32_t free_first, free_last;           // linked through older and newer
     uint32_t tenant_free;
     uint32_t oldest, newest;
 };
@@ -41,6 +41,13 @@ static uint32_t *id_bucket(const struct slots *s, const struct block_id *id)
 static uint32_t *tenant_bucket(const struct slots *s, uint64_t tenant)
 {
     return &s->by_tenant[(uint32_t)(tenant * 0x9e3779b97f4a7c15u >> 32) & s->mask];
+}
+
+static uint32_t *parent_bucket(const struct slots *s, const struct block_id *parent)
+{
+    uint32_t bits;
+    memcpy(&bits, parent->bytes, sizeof bits);
+    return &s->by_parent[bits & s->mask];
 }
 
 // ---- the lists of all: the free one and the LRU one share their links -----------------
@@ -118,6 +125,29 @@ static void tenant_append(struct slots *s, uint32_t i)
     t->newest = i;
 }
 
+// ---- parents: linked both ways, as one block may have very many children ---------------
+
+static void parent_link(struct slots *s, uint32_t i)
+{
+    struct slot *x = &s->slot[i];
+    if (x->meta.depth == 0) return;
+    uint32_t *head = parent_bucket(s, &x->meta.parent);
+    x->sibling = *head;
+    x->sibling_before = SLOT_NONE;
+    if (*head != SLOT_NONE) s->slot[*head].sibling_before = i;
+    *head = i;
+}
+
+static void parent_unlink(struct slots *s, uint32_t i)
+{
+    struct slot *x = &s->slot[i];
+    if (x->meta.depth == 0) return;
+    *(x->sibling_before == SLOT_NONE ? parent_bucket(s, &x->meta.parent)
+                                     : &s->slot[x->sibling_before].sibling) =
+        x->sibling;
+    if (x->sibling != SLOT_NONE) s->slot[x->sibling].sibling_before = x->sibling_before;
+}
+
 // ---- opening and closing --------------------------------------------------------------
 
 int slots_open(struct slots **out, uint32_t capacity, struct err *err)
@@ -135,6 +165,7 @@ int slots_open(struct slots **out, uint32_t capacity, struct err *err)
         .tenant = calloc(capacity, sizeof *s->tenant),
         .by_id = malloc(buckets * sizeof *s->by_id),
         .by_tenant = malloc(buckets * sizeof *s->by_tenant),
+        .by_parent = malloc(buckets * sizeof *s->by_parent),
         .capacity = capacity,
         .mask = buckets - 1,
         .free_first = SLOT_NONE,
@@ -142,7 +173,7 @@ int slots_open(struct slots **out, uint32_t capacity, struct err *err)
         .oldest = SLOT_NONE,
         .newest = SLOT_NONE,
     };
-    if (!s->slot || !s->tenant || !s->by_id || !s->by_tenant) {
+    if (!s->slot || !s->tenant || !s->by_id || !s->by_tenant || !s->by_parent) {
         slots_close(s);
         return err_set(
             err, -ENOMEM,
@@ -151,6 +182,7 @@ int slots_open(struct slots **out, uint32_t capacity, struct err *err)
     }
     memset(s->by_id, 0xff, buckets * sizeof *s->by_id);
     memset(s->by_tenant, 0xff, buckets * sizeof *s->by_tenant);
+    memset(s->by_parent, 0xff, buckets * sizeof *s->by_parent);
     for (uint32_t i = 0; i < capacity; i++) {
         list_append(s, &s->free_first, &s->free_last, i);
         s->tenant[i].chain = i + 1 < capacity ? i + 1 : SLOT_NONE;
@@ -166,6 +198,7 @@ void slots_close(struct slots *s)
     free(s->tenant);
     free(s->by_id);
     free(s->by_tenant);
+    free(s->by_parent);
     free(s);
 }
 
@@ -173,7 +206,7 @@ size_t slots_bytes(uint32_t capacity)
 {
     return sizeof(struct slots) +
            capacity * (sizeof(struct slot) + sizeof(struct tenant)) +
-           2 * (size_t)buckets_for(capacity) * sizeof(uint32_t);
+           3 * (size_t)buckets_for(capacity) * sizeof(uint32_t);
 }
 
 // ---- questions -------------------------------------------------------------------------
@@ -215,6 +248,16 @@ uint32_t slots_match(const struct slots *s, const struct block_meta *meta)
     return block_meta_equal(&s->slot[i].meta, meta) ? i : SLOT_NONE;
 }
 
+uint32_t slots_child(const struct slots *s, const struct block_id *parent,
+                     uint32_t previous)
+{
+    uint32_t i =
+        previous == SLOT_NONE ? *parent_bucket(s, parent) : s->slot[previous].sibling;
+    while (i != SLOT_NONE && !block_id_equal(&s->slot[i].meta.parent, parent))
+        i = s->slot[i].sibling;
+    return i;
+}
+
 uint32_t slots_coldest(const struct slots *s, const uint64_t *tenant)
 {
     uint32_t t = tenant ? tenant_find(s, *tenant) : SLOT_NONE;
@@ -245,6 +288,7 @@ bool slots_claim_at(struct slots *s, uint32_t i, const struct block_meta *meta)
     x->tenant = tenant_take(s, meta->tenant);
     s->tenant[x->tenant].count++;
     tenant_append(s, i);
+    parent_link(s, i);
     s->used++;
     return true;
 }
@@ -277,6 +321,7 @@ static void leave(struct slots *s, uint32_t i)
     *link = x->chain;
     list_remove(s, &s->oldest, &s->newest, i);
     tenant_unlink(s, i);
+    parent_unlink(s, i);
     if (--s->tenant[x->tenant].count == 0) tenant_give(s, x->tenant);
     x->state = SLOT_FREE;
     s->used--;
@@ -373,7 +418,26 @@ static bool tenants_hold(const struct slots *s)
     return holds;
 }
 
+static bool parents_hold(const struct slots *s)
+{
+    uint32_t children = 0, linked = 0;
+    for (uint32_t i = 0; i < s->capacity; i++)
+        children += s->slot[i].state != SLOT_FREE && s->slot[i].meta.depth != 0;
+    for (uint32_t b = 0; b <= s->mask; b++) {
+        uint32_t last = SLOT_NONE;
+        for (uint32_t i = s->by_parent[b]; i != SLOT_NONE; i = s->slot[i].sibling) {
+            const struct slot *x = &s->slot[i];
+            if (x->state == SLOT_FREE || x->sibling_before != last) return false;
+            if (parent_bucket(s, &x->meta.parent) != &s->by_parent[b]) return false;
+            if (++linked > children) return false;
+            last = i;
+        }
+    }
+    return linked == children;
+}
+
 bool slots_check(const struct slots *s)
 {
-    return free_list_holds(s) && lru_list_holds(s) && tenants_hold(s);
+    return free_list_holds(s) && lru_list_holds(s) && tenants_hold(s) &&
+           parents_hold(s);
 }

@@ -17,7 +17,8 @@
  *   2. an id is in the map if and only if its slot is not FREE;
  *   3. only a READY slot without pins is ever what slots_coldest() returns;
  *   4. a tenant's count is the number of its slots that are not FREE, and these are the
- *      slots on its LRU list, in the order that they have on the list of all.
+ *      slots on its LRU list, in the order that they have on the list of all;
+ *   5. a slot that is not FREE, and whose block is not the first, is found by its parent.
  */
 #ifndef OFFLOAD_SLOTS_H
 #define OFFLOAD_SLOTS_H
@@ -41,6 +42,7 @@ struct slot {
     uint32_t older, newer;    // neighbours on the LRU list of all, or on the free list
     uint32_t tenant;          // entry in the table of tenants
     uint32_t before, behind;  // LRU neighbours of the same tenant: older and newer
+    uint32_t sibling, sibling_before;  // in the same bucket of parents
 };
 
 struct slots;
@@ -58,6 +60,11 @@ uint32_t slots_find(const struct slots *s, const struct block_id *id);  // any s
 /* The READY slot of that id whose tokens, parent, depth and tenant are these too;
  * SLOT_NONE for anything less, so that no collision or forgery is ever a match. */
 uint32_t slots_match(const struct slots *s, const struct block_meta *meta);
+
+/* The slots, of any state, of the blocks that follow a block: the first with SLOT_NONE, then
+ * the one after `previous`.  First blocks of a sequence follow none. */
+uint32_t slots_child(const struct slots *s, const struct block_id *parent,
+                     uint32_t previous);
 
 uint32_t slots_claim(struct slots *s,
                      const struct block_meta *meta);  // SLOT_NONE: full

@@ -1,0 +1,297 @@
+/* kvstore_state.h - what the files of the store share; nobody else includes it.
+ *
+ *     kvstore.c               opening, the step, what is counted
+ *     kvstore_find.c          where a block is
+ *     kvstore_wake.c          pages for a prefix, and those who wait for them
+ *     kvstore_load.c          the transfers up
+ *     kvstore_store.c         the transfers down
+ *     kvstore_room.c          freeing, quotas, watermarks
+ *     kvstore_records.c       the table of conversations
+ *     kvstore_conversations.c what can be asked and done by a conversation's name
+ *     kvstore_forget.c        deleting one
+ *     kvstore_check.c         the invariants
+ *
+ * A level is G1, RAM or SSD.  Each has a struct slots and, beside it, a note for every slot.
+ * In G1 the slot's number is the page's: a page has at most one name.
+ *
+ * Invariants, checked by kvstore_check():
+ *   1. a named page has the store's reference, a FILLING one is in exactly one queue of
+ *      loads or in exactly one transfer;
+ *   2. a page is pinned by exactly the transfers that read it;
+ *   3. what is listed to be copied is READY, once, and the lists are whole;
+ *   4. every transfer that a tier has is one of ours;
+ *   5. every place of a waiting wake is in its chain or free;
+ *   6. a record is found by its name, its last block and its anchor, and is on the LRU list.
+ *
+ * Work     kvstore_step(): O(transfers finished or started + max_wakes + KV_LOOKS), and for
+ *          a conversation whose last block landed the length of its path.  Wake, idle and
+ *          match: O(blocks of the prompt).  make_room: O(pages that cannot be freed).
+ */
+#ifndef OFFLOAD_KVSTORE_STATE_H
+#define OFFLOAD_KVSTORE_STATE_H
+
+#include "offload/kvstore.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define KV_NONE           UINT32_MAX
+#define KV_LOOKS          64  // blocks looked at in one step by each walk along an LRU list
+#define KV_TRIES          3  // stores of one block that fail before it is left where it is
+#define KV_DISPLACE_TRIES 8  // held blocks passed over before a tier counts as full
+
+struct kv_note {  // of the block in slot i of a level
+    uint64_t last_used, promoted, held_until;
+    uint32_t uses;
+    uint32_t prev, next;  // on the list to be copied, or (next) in a queue of loads
+    uint8_t source;       // of a FILLING or promoted page: where from
+    uint8_t tries;        // stores of it that failed
+    bool listed;          // to be copied down
+    bool moving;          // being copied down
+    bool leaving;         // a page to be freed as soon as it is copied
+};
+
+struct kv_list {
+    uint32_t head, tail, n;
+};
+
+struct kv_level {
+    struct slots *slots;  // NULL: there is no such level
+    struct tier *tier;    // NULL: G1
+    struct kv_note *notes;
+    struct kv_list to_copy;  // quiet longest first; of a conversation prefix first
+    uint32_t excess;         // to be freed until it is at its low watermark
+    uint32_t shed_at;        // where the walk of that goes on
+};
+
+enum kv_job {
+    KV_FREE,
+    KV_LOAD,   // tier -> page
+    KV_STORE,  // page -> tier
+    KV_LIFT,   // RAM -> staging
+    KV_SINK,   // staging -> SSD
+};
+
+struct kv_transfer {
+    struct tier_io io;
+    enum kv_job job;
+    enum kv_source level;  // whose tier has it
+    uint32_t page;
+    void *staging;  // KV_LIFT, KV_SINK
+    uint64_t asked, ahead;
+    bool second;  // a load that was tried in another tier before
+    bool retry;   // the tier was busy: to be submitted again
+    uint32_t next_free;
+};
+
+enum kv_wake_state { WAKE_FREE, WAKE_WAITING, WAKE_QUEUE_ONLY };
+
+struct kv_wake {
+    enum kv_wake_state state;
+    bool keep;  // its loads are wanted although nobody waits: a prefetch
+    uint32_t record;
+    uint64_t tenant, deadline;
+    uint32_t head,
+        tail;       // nodes: the pages from the first that was not there, in order
+    uint32_t done;  // pages of the prefix that are there
+    struct kv_list queue;  // pages whose loads have not begun
+    uint32_t newer;        // in order of arrival; or next free
+    uint32_t n_tokens, n_meta;
+    struct kv_wake_report report;
+};
+
+enum kv_node_kind { NODE_HERE, NODE_OWN, NODE_SHARED };
+
+struct kv_node {
+    uint32_t page, next;
+    enum kv_node_kind kind;
+};
+
+enum kv_key { BY_NAME, BY_LAST, BY_ANCHOR, KV_KEYS };
+
+struct kv_link {
+    uint32_t prev, next;
+};
+
+/* About 230 bytes a conversation, with its share of the tables. */
+struct kv_record {
+    char name[KVSTORE_CONVERSATION];
+    uint64_t tenant;
+    struct block_id last;    // its last block that is stored, if blocks > 0
+    struct block_id anchor;  // the last block of its latest prompt, if anchored
+    uint64_t last_used, held_until;
+    uint32_t tokens, blocks;
+    uint32_t running;  // wakes that have not been ended
+    bool used, anchored;
+    struct kv_link link[KV_KEYS];
+    uint32_t older, newer;
+};
+
+struct kv_records {
+    struct kv_record *at;      // (max)
+    uint32_t *heads[KV_KEYS];  // (mask + 1)
+    uint32_t max, n, mask;
+    uint32_t oldest, newest, free;
+    uint32_t serial;  // of derived names
+    /* Of the latest question by position, until the order changes. */
+    uint32_t asked_position, asked_record;
+};
+
+struct kvstore {
+    struct kvstore_options o;
+    struct kv_pages pages;
+    struct policy policy;
+    size_t block_bytes;
+    struct kv_level level[KV_SOURCES];
+
+    struct kv_transfer *transfers;  // (max_loads), then (max_stores)
+    uint32_t free_load, free_store;
+    uint32_t n_loads, n_stores;  // in flight
+
+    struct kv_wake *wakes;  // (max_wakes)
+    uint32_t free_wake, oldest_wake, newest_wake;
+    struct kv_node *nodes;  // (4 * pages)
+    uint32_t free_node, n_free_nodes;
+    uint32_t waiting[KV_SOURCES];  // loads that have not begun, by source
+    uint32_t n_filling;
+
+    struct kv_records *records;
+    struct policy_budget budget;
+    bool draining;
+    bool ram_pressed;  // somebody could not be stored in RAM for want of saved blocks
+    bool room_wanted;  // make_room found too little
+    uint64_t quiet_used;    // of that one, to see whether it has moved
+    uint32_t quiet_at;      // where the walk for quiet pages goes on
+    uint64_t free_at;       // when it has something to do
+    uint64_t passed_until;  // of those it passed over, the first to be let go
+    struct kvstore_counters count;
+
+    /* for the length of a call */
+    uint8_t *where;           // (pages): enum kv_source, or KV_SOURCES: being loaded
+    uint8_t *tiers;           // (pages): enum cost_tier
+    uint32_t *blocks;         // (pages)
+    struct block_meta *path;  // (pages)
+};
+
+static inline uint64_t kv_min(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline struct kv_note *kv_note(struct kvstore *kv, enum kv_source l, uint32_t i)
+{
+    return &kv->level[l].notes[i];
+}
+
+static inline const struct slot *kv_slot(const struct kvstore *kv, enum kv_source l,
+                                         uint32_t i)
+{
+    return slots_at(kv->level[l].slots, i);
+}
+
+static inline const struct block_meta *kv_meta_at(const struct kvstore *kv,
+                                                  enum kv_source l, uint32_t i)
+{
+    return &slots_at(kv->level[l].slots, i)->meta;
+}
+
+void kv_list_append(struct kv_list *list, struct kv_note *notes, uint32_t i);
+void kv_list_prepend(struct kv_list *list, struct kv_note *notes, uint32_t i);
+void kv_list_remove(struct kv_list *list, struct kv_note *notes, uint32_t i);
+
+/* ---- kvstore_find.c ---- */
+
+/* The READY slot that holds just this block; SLOT_NONE. */
+uint32_t kv_match(const struct kvstore *kv, enum kv_source l,
+                  const struct block_meta *meta);
+bool kv_below(const struct kvstore *kv, enum kv_source l,
+              const struct block_meta *meta);
+/* The next level down; KV_SOURCES: none. */
+enum kv_source kv_next_level(const struct kvstore *kv, enum kv_source l);
+/* What is known of a block that lies anywhere, or is on its way; NULL. */
+const struct block_meta *kv_meta(const struct kvstore *kv, const struct block_id *id);
+/* The block before it, by name and depth; NULL: it has none, or it is not stored. */
+const struct block_meta *kv_parent(const struct kvstore *kv,
+                                   const struct block_meta *meta);
+/* Fill where[] for the longest prefix of at most cap blocks, and count it. */
+uint32_t kv_find(const struct kvstore *kv, const struct kv_prompt *p, uint32_t cap,
+                 uint8_t *where, struct kv_found *out);
+/* Mark as used: newest of its level. */
+void kv_touch(struct kvstore *kv, enum kv_source l, uint32_t i, uint64_t now);
+
+/* ---- kvstore_wake.c ---- */
+
+void kv_prefetch(struct kvstore *kv, const struct kv_prompt *p, uint32_t record,
+                 uint64_t now);
+void kv_wake_drained(struct kvstore *kv, uint32_t wake);  // its queue may be empty now
+bool kv_waking(const struct kvstore *kv, uint32_t record);
+
+/* ---- kvstore_load.c ---- */
+
+/* Page `page`, just taken, is to be filled with the block. */
+void kv_load_queue(struct kvstore *kv, struct kv_wake *w, uint32_t page,
+                   const struct block_meta *meta, enum kv_source from);
+void kv_loads_start(struct kvstore *kv, uint64_t now);
+void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
+void kv_load_again(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
+
+/* ---- kvstore_store.c ---- */
+
+void kv_stores_start(struct kvstore *kv, uint64_t now);
+void kv_store_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
+void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
+/* List the block in slot i to be copied, as the last one or as the first. */
+void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i);
+void kv_list_urgent(struct kvstore *kv, uint32_t page);
+/* The tier has dropped what was in this slot: a load of it failed. */
+void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t);
+/* Where the block just landed is the last of a conversation: its path is touched from the
+ * end to the beginning, because blocks land prefix first but the suffix is to go first. */
+void kv_order_path(struct kvstore *kv, enum kv_source l, const struct block_meta *meta);
+void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i);
+uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now);
+struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job);
+void kv_transfer_give(struct kvstore *kv, struct kv_transfer *t);
+
+/* ---- kvstore_room.c ---- */
+
+bool kv_tier_takes(const struct kvstore *kv, enum kv_source l, uint64_t now);
+bool kv_pressed(const struct kvstore *kv, enum kv_source l);  // above its high mark
+bool kv_active(const struct kvstore *kv, uint32_t page);
+/* Free a READY, unpinned block of a level; counted as an eviction. */
+void kv_evict(struct kvstore *kv, enum kv_source l, uint32_t i);
+/* A copy of this block is no more: records whose last block it was go one up if it was
+ * the last copy.  True then. */
+bool kv_gone(struct kvstore *kv, const struct block_meta *meta);
+/* Make room in a tier for one more block of a tenant, used at `used`.  0; -EAGAIN: when
+ * something has been copied down; -EDQUOT: the same, for this tenant alone; -ENOSPC: never,
+ * all there was used later or is held. */
+int kv_admit(struct kvstore *kv, enum kv_source l, uint64_t tenant, uint64_t used,
+             uint64_t now);
+void kv_free_quiet(struct kvstore *kv, uint64_t now);
+void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now);
+
+/* ---- kvstore_records.c ---- */
+
+NODISCARD int kv_records_open(struct kv_records **out, uint32_t max, struct err *err);
+void kv_records_close(struct kv_records *rs);
+size_t kv_records_bytes(uint32_t max);
+uint32_t kv_record_named(const struct kvstore *kv, uint64_t tenant, const char *name);
+/* The conversation of a prompt: by its name, or the deepest whose latest prompt is a prefix
+ * of this one; made where there is none and it can be.  KV_NONE. */
+uint32_t kv_record_of(struct kvstore *kv, const struct kv_prompt *p, bool make);
+uint32_t kv_record_with_last(const struct kvstore *kv, const struct block_meta *meta);
+/* One named after a block that nothing follows, for a restart. */
+void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf);
+void kv_record_touch(struct kvstore *kv, uint32_t r, uint64_t now);
+/* NULL: it has no blocks any more. */
+void kv_record_set_last(struct kvstore *kv, uint32_t r, const struct block_id *last,
+                        uint32_t blocks);
+void kv_record_set_anchor(struct kvstore *kv, uint32_t r,
+                          const struct block_id *anchor);
+/* One use of it has ended. */
+void kv_record_release(struct kvstore *kv, uint32_t r);
+void kv_record_remove(struct kvstore *kv, uint32_t r);
+bool kv_records_check(const struct kvstore *kv);
+
+#endif

@@ -1,0 +1,369 @@
+/* kvstore_store.c - the transfers down: page to tier, and RAM to SSD through staging.
+ *
+ * What is to be copied is on the list of its level, in the order in which conversations
+ * fell quiet, and in each prefix first, so that what has reached a tier can be matched
+ * there.  A block leaves the list when it is copied, when the policy refuses it, or when
+ * somebody uses it again; the next time its conversation falls quiet it is listed anew.
+ */
+#include "offload/kvstore_state.h"
+
+// ---- lists and transfers -----------------------------------------------------------------
+
+void kv_list_append(struct kv_list *list, struct kv_note *notes, uint32_t i)
+{
+    notes[i].prev = list->tail;
+    notes[i].next = KV_NONE;
+    *(list->tail == KV_NONE ? &list->head : &notes[list->tail].next) = i;
+    list->tail = i;
+    list->n++;
+}
+
+void kv_list_prepend(struct kv_list *list, struct kv_note *notes, uint32_t i)
+{
+    notes[i].prev = KV_NONE;
+    notes[i].next = list->head;
+    *(list->head == KV_NONE ? &list->tail : &notes[list->head].prev) = i;
+    list->head = i;
+    list->n++;
+}
+
+void kv_list_remove(struct kv_list *list, struct kv_note *notes, uint32_t i)
+{
+    struct kv_note *x = &notes[i];
+    *(x->prev == KV_NONE ? &list->head : &notes[x->prev].next) = x->next;
+    *(x->next == KV_NONE ? &list->tail : &notes[x->next].prev) = x->prev;
+    list->n--;
+}
+
+void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i)
+{
+    struct kv_note *note = kv_note(kv, l, i);
+    if (!note->listed) return;
+    kv_list_remove(&kv->level[l].to_copy, kv->level[l].notes, i);
+    note->listed = false;
+}
+
+void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t)
+{
+    kv_unlist(kv, t->level, t->io.slot);
+}
+
+void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i)
+{
+    kv_unlist(kv, l, i);
+    kv_list_append(&kv->level[l].to_copy, kv->level[l].notes, i);
+    kv_note(kv, l, i)->listed = true;
+}
+
+void kv_list_urgent(struct kvstore *kv, uint32_t page)
+{
+    kv_unlist(kv, KV_DEVICE, page);
+    kv_list_prepend(&kv->level[KV_DEVICE].to_copy, kv->level[KV_DEVICE].notes, page);
+    kv_note(kv, KV_DEVICE, page)->listed = true;
+    kv_note(kv, KV_DEVICE, page)->leaving = true;
+}
+
+struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job)
+{
+    uint32_t *head = job == KV_LOAD ? &kv->free_load : &kv->free_store;
+    struct kv_transfer *t = &kv->transfers[*head];
+    *head = t->next_free;
+    *(job == KV_LOAD ? &kv->n_loads : &kv->n_stores) += 1;
+    *t = (struct kv_transfer){.job = job, .staging = t->staging};
+    return t;
+}
+
+void kv_transfer_give(struct kvstore *kv, struct kv_transfer *t)
+{
+    bool load = t->job == KV_LOAD;
+    uint32_t *head = load ? &kv->free_load : &kv->free_store;
+    t->job = KV_FREE;
+    t->next_free = *head;
+    *head = (uint32_t)(t - kv->transfers);
+    *(load ? &kv->n_loads : &kv->n_stores) -= 1;
+}
+
+// ---- G1 to the next level ------------------------------------------------------------------
+
+enum outcome {
+    GOES,   // it has begun
+    LEFT,   // nothing to do about this one: next
+    LATER,  // not this one now: next
+    STOP,   // no other either
+};
+
+static enum outcome refused(struct kvstore *kv, enum kv_source l, uint32_t i)
+{
+    kv_unlist(kv, l, i);
+    return LEFT;
+}
+
+/* Room, and the SSD's budget. */
+static enum outcome admit(struct kvstore *kv, enum kv_source from, uint32_t i,
+                          enum kv_source to, uint64_t now)
+{
+    const struct slot *s = kv_slot(kv, from, i);
+    switch (kv_admit(kv, to, s->meta.tenant, kv_note(kv, from, i)->last_used, now)) {
+    case 0: break;
+    case -EAGAIN: return STOP;
+    case -EDQUOT: return LATER;
+    default: return refused(kv, from, i);
+    }
+    if (to == KV_SSD && !policy_spend(&kv->policy, &kv->budget, kv->block_bytes, now)) {
+        kv->count.budget_refused++;
+        return refused(kv, from, i);
+    }
+    return GOES;
+}
+
+static struct policy_block describe(struct kvstore *kv, enum kv_source l, uint32_t i,
+                                    enum kv_source to)
+{
+    const struct kv_note *note = kv_note(kv, l, i);
+    const struct slot *s = kv_slot(kv, l, i);
+    return (struct policy_block){
+        .last_used = note->last_used,
+        .promoted = note->promoted,
+        .uses = note->uses,
+        .active = l == KV_DEVICE && kv_active(kv, i),
+        .lower = slots_find(kv->level[to].slots, &s->meta.id) != SLOT_NONE,
+    };
+}
+
+static bool second_touch_refuses(struct kvstore *kv, const struct policy_block *b)
+{
+    if (policy_ssd_takes(&kv->policy, b)) return false;
+    kv->count.second_touch_refused++;
+    return true;
+}
+
+static enum outcome submit(struct kvstore *kv, struct kv_transfer *t,
+                           enum kv_source from, uint32_t i, uint64_t now)
+{
+    int rc = tier_submit(kv->level[t->level].tier, &t->io, now);
+    if (rc == 0) {
+        kv_unlist(kv, from, i);
+        kv_note(kv, from, i)->moving = true;
+        return GOES;
+    }
+    if (t->level == KV_SSD || t->job == KV_LIFT)
+        kv->budget.bytes += (double)kv->block_bytes;  // it was not written
+    kv_transfer_give(kv, t);
+    return rc == -EAGAIN || rc == -EROFS ? STOP : refused(kv, from, i);
+}
+
+/* Blocks of the level are to go down without waiting for quiet. */
+static bool hurried(const struct kvstore *kv, enum kv_source l)
+{
+    return kv->draining || kv_pressed(kv, l) ||
+           (l == KV_DEVICE ? kv->room_wanted : kv->ram_pressed);
+}
+
+static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
+{
+    enum kv_source to = kv_next_level(kv, KV_DEVICE);
+    struct policy_block b = describe(kv, KV_DEVICE, page, to);
+    struct kv_note *note = kv_note(kv, KV_DEVICE, page);
+    bool pressure = note->leaving || hurried(kv, KV_DEVICE);
+    if (b.active || b.lower) return refused(kv, KV_DEVICE, page);
+    if (!policy_may_copy(&kv->policy, &b, now, pressure)) return STOP;
+    if (to == KV_SSD && second_touch_refuses(kv, &b))
+        return refused(kv, KV_DEVICE, page);
+    enum outcome o = admit(kv, KV_DEVICE, page, to, now);
+    if (o != GOES) return o;
+
+    struct kv_transfer *t = kv_transfer_take(kv, KV_STORE);
+    t->level = to;
+    t->page = page;
+    t->io.meta = kv_slot(kv, KV_DEVICE, page)->meta;
+    t->io.dir = TIER_STORE;
+    t->io.buf = kv->pages.address(kv->pages.arg, page);
+    o = submit(kv, t, KV_DEVICE, page, now);
+    if (o == GOES) slots_pin(kv->level[KV_DEVICE].slots, page);
+    return o;
+}
+
+// ---- RAM to SSD --------------------------------------------------------------------------
+
+static enum outcome lift_block(struct kvstore *kv, uint32_t i, uint64_t now)
+{
+    struct policy_block b = describe(kv, KV_RAM, i, KV_SSD);
+    bool pressure = hurried(kv, KV_RAM);
+    if (b.lower) return refused(kv, KV_RAM, i);
+    if (second_touch_refuses(kv, &b)) return refused(kv, KV_RAM, i);
+    if (!policy_may_copy_to_ssd(&kv->policy, &b, now, pressure)) return STOP;
+    enum outcome o = admit(kv, KV_RAM, i, KV_SSD, now);
+    if (o != GOES) return o;
+
+    struct kv_transfer *t = kv_transfer_take(kv, KV_LIFT);
+    t->level = KV_RAM;
+    t->io.meta = kv_slot(kv, KV_RAM, i)->meta;
+    t->io.dir = TIER_LOAD;
+    t->io.buf = t->staging;
+    return submit(kv, t, KV_RAM, i, now);
+}
+
+/* The RAM block of a transfer out of it, if it is still there. */
+static struct kv_note *ram_note(struct kvstore *kv, const struct kv_transfer *t,
+                                uint32_t *i)
+{
+    *i = kv_match(kv, KV_RAM, &t->io.meta);
+    return *i == SLOT_NONE ? NULL : kv_note(kv, KV_RAM, *i);
+}
+
+static void relist(struct kvstore *kv, enum kv_source l, uint32_t i)
+{
+    struct kv_note *note = kv_note(kv, l, i);
+    note->moving = false;
+    if (++note->tries < KV_TRIES) kv_list_block(kv, l, i);
+}
+
+static void sink_ended(struct kvstore *kv, struct kv_transfer *t, bool well)
+{
+    uint32_t i;
+    struct kv_note *note = ram_note(kv, t, &i);
+    if (note && well) note->moving = false;
+    if (note && !well) relist(kv, KV_RAM, i);
+    if (!well) kv_gone(kv, &t->io.meta);
+    kv_transfer_give(kv, t);
+}
+
+void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
+{
+    t->job = KV_SINK;
+    t->level = KV_SSD;
+    t->io.dir = TIER_STORE;
+    t->io.buf = t->staging;
+    int rc = tier_submit(kv->level[KV_SSD].tier, &t->io, now);
+    uint32_t i;
+    const struct kv_note *note = ram_note(kv, t, &i);
+    // The room that was found when it left RAM may have gone to another one.
+    if (rc == -ENOSPC && note &&
+        kv_admit(kv, KV_SSD, t->io.meta.tenant, note->last_used, now) == 0)
+        rc = tier_submit(kv->level[KV_SSD].tier, &t->io, now);
+    t->retry = rc == -EAGAIN;
+    if (rc != 0 && rc != -EAGAIN) sink_ended(kv, t, rc == -EEXIST);
+}
+
+// ---- starting --------------------------------------------------------------------------------
+
+/* While loads wait, one store at a time goes on: reads go first, but never starve it. */
+static bool may_store(const struct kvstore *kv)
+{
+    uint32_t waiting = kv->waiting[KV_RAM] + kv->waiting[KV_SSD];
+    return kv->free_store != KV_NONE && (waiting == 0 || kv->n_stores == 0);
+}
+
+static void start_from(struct kvstore *kv, enum kv_source l, uint64_t now)
+{
+    enum kv_source to = kv_next_level(kv, l);
+    if (to == KV_SOURCES || !kv_tier_takes(kv, to, now)) return;
+
+    struct kv_list *list = &kv->level[l].to_copy;
+    for (uint32_t looks = 0; looks < KV_LOOKS && list->n && may_store(kv); looks++) {
+        uint32_t i = list->head;
+        enum outcome o =
+            l == KV_DEVICE ? store_page(kv, i, now) : lift_block(kv, i, now);
+        if (o == STOP) return;
+        if (o == LATER) kv_list_block(kv, l, i);
+    }
+}
+
+void kv_stores_start(struct kvstore *kv, uint64_t now)
+{
+    // What makes room in RAM comes before what needs it.
+    if (kv->level[KV_RAM].slots) {
+        start_from(kv, KV_RAM, now);
+        kv->ram_pressed = false;
+    }
+    start_from(kv, KV_DEVICE, now);
+    kv->room_wanted = false;
+}
+
+static uint64_t next_of(const struct kvstore *kv, enum kv_source l, uint64_t now,
+                        uint64_t after)
+{
+    const struct kv_list *list = &kv->level[l].to_copy;
+    enum kv_source to = kv_next_level(kv, l);
+    if (list->n == 0 || to == KV_SOURCES || !may_store(kv)) return UINT64_MAX;
+    if (!kv_tier_takes(kv, to, now)) return kv->level[to].tier->health.retry_at;
+    const struct kv_note *note = &kv->level[l].notes[list->head];
+    return note->leaving || hurried(kv, l) ? now : note->last_used + after;
+}
+
+uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now)
+{
+    uint64_t a = next_of(kv, KV_DEVICE, now, kv->policy.copy_after);
+    return kv_min(a, next_of(kv, KV_RAM, now, kv->policy.ssd_after));
+}
+
+// ---- landing ---------------------------------------------------------------------------------
+
+void kv_order_path(struct kvstore *kv, enum kv_source l, const struct block_meta *meta)
+{
+    struct slots *s = kv->level[l].slots;
+    if (kv_record_with_last(kv, meta) == KV_NONE) return;
+    for (const struct block_meta *m = meta; m; m = kv_parent(kv, m)) {
+        uint32_t i = slots_match(s, m);
+        if (i != SLOT_NONE) slots_touch(s, i);
+    }
+}
+
+/* A block has reached tier l: its note is that of where it came from. */
+static void stored(struct kvstore *kv, enum kv_source l, const struct block_meta *meta,
+                   const struct kv_note *from)
+{
+    uint32_t i = kv_match(kv, l, meta);
+    if (i == SLOT_NONE) return;
+    *kv_note(kv, l, i) = (struct kv_note){
+        .last_used = from ? from->last_used : 0,
+        .held_until = from ? from->held_until : 0,
+        .uses = from ? from->uses : 1,
+    };
+    kv->count.demoted_bytes[l] += kv->block_bytes;
+    if (l == KV_RAM && kv->level[KV_SSD].slots && !kv_below(kv, KV_RAM, meta))
+        kv_list_block(kv, KV_RAM, i);
+    kv_order_path(kv, l, meta);
+}
+
+static void page_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
+{
+    uint32_t page = t->page;
+    struct kv_note *note = kv_note(kv, KV_DEVICE, page);
+    slots_unpin(kv->level[KV_DEVICE].slots, page);
+    note->moving = false;
+    if (t->io.res < 0) {
+        kv->count.store_failed++;
+        relist(kv, KV_DEVICE, page);
+    } else {
+        stored(kv, t->level, &t->io.meta, note);
+        note->tries = 0;
+        if (note->leaving && !kv_active(kv, page)) kv_evict(kv, KV_DEVICE, page);
+        kv->free_at = kv_min(kv->free_at, now);
+    }
+    kv_transfer_give(kv, t);
+}
+
+void kv_store_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
+{
+    uint32_t i;
+    switch (t->job) {
+    case KV_STORE: page_landed(kv, t, now); break;
+    case KV_LIFT:
+        if (t->io.res < 0) {
+            kv->count.store_failed++;
+            kv_forget_slot(kv, t);
+            sink_ended(kv, t, false);
+        } else {
+            kv_sink(kv, t, now);
+        }
+        break;
+    case KV_SINK:
+        if (t->io.res < 0) kv->count.store_failed++;
+        if (t->io.res == 0) stored(kv, KV_SSD, &t->io.meta, ram_note(kv, t, &i));
+        sink_ended(kv, t, t->io.res == 0);
+        break;
+    case KV_LOAD:
+    case KV_FREE: assert(!"not a store");
+    }
+}

@@ -1,0 +1,98 @@
+#include "offload/policy.h"
+
+#define SECOND UINT64_C(1000000000)
+#define DAY_NS (86400.0 * 1e9)
+
+void policy_defaults(struct policy *p)
+{
+    *p = (struct policy){
+        .copy_after = 5 * SECOND,
+        .idle_after = 60 * SECOND,
+        .ssd_after = 30 * SECOND,
+        .residency = 10 * SECOND,
+        .high = 0.90,
+        .low = 0.80,
+        .max_loads = 32,
+        .max_stores = 8,
+        .max_load_bytes = UINT64_C(256) << 20,
+        .wake_deadline = 10 * SECOND,
+    };
+}
+
+int policy_check(const struct policy *p, struct err *err)
+{
+    if (p->copy_after > p->idle_after)
+        return err_set(err, -EINVAL,
+                       "copy_after is %.1f s; expected at most idle_after, which is "
+                       "%.1f s",
+                       (double)p->copy_after / 1e9, (double)p->idle_after / 1e9);
+    if (!(p->low > 0 && p->low <= p->high && p->high <= 1))
+        return err_set(
+            err, -EINVAL,
+            "the watermarks are low %g and high %g; expected 0 < low <= high "
+            "<= 1",
+            p->low, p->high);
+    if (p->max_loads == 0 || p->max_loads > POLICY_MAX_TRANSFERS)
+        return err_set(err, -EINVAL, "max_loads is %u; expected 1 to %d", p->max_loads,
+                       POLICY_MAX_TRANSFERS);
+    if (p->max_stores == 0 || p->max_stores > POLICY_MAX_TRANSFERS)
+        return err_set(err, -EINVAL, "max_stores is %u; expected 1 to %d",
+                       p->max_stores, POLICY_MAX_TRANSFERS);
+    if (p->max_load_bytes == 0)
+        return err_set(err, -EINVAL, "max_load_bytes is 0; expected at least 1");
+    if (p->wake_deadline == 0)
+        return err_set(err, -EINVAL, "wake_deadline is 0; expected at least 1 ns");
+    return 0;
+}
+
+static bool quiet_for(const struct policy_block *b, uint64_t ns, uint64_t now)
+{
+    return now >= b->last_used && now - b->last_used >= ns;
+}
+
+bool policy_may_copy(const struct policy *p, const struct policy_block *b, uint64_t now,
+                     bool pressure)
+{
+    return !b->active && !b->lower && (pressure || quiet_for(b, p->copy_after, now));
+}
+
+bool policy_may_copy_to_ssd(const struct policy *p, const struct policy_block *b,
+                            uint64_t now, bool pressure)
+{
+    return !b->lower && policy_ssd_takes(p, b) &&
+           (pressure || quiet_for(b, p->ssd_after, now));
+}
+
+bool policy_ssd_takes(const struct policy *p, const struct policy_block *b)
+{
+    return !p->second_touch || b->uses >= 2;
+}
+
+bool policy_may_free(const struct policy *p, const struct policy_block *b, uint64_t now,
+                     bool pressure, bool last)
+{
+    if (b->active || b->held) return false;
+    bool resident =
+        b->promoted != 0 && (now < b->promoted || now - b->promoted < p->residency);
+    if (resident && !last) return false;
+    return pressure || (b->lower && quiet_for(b, p->idle_after, now));
+}
+
+uint32_t policy_excess(const struct policy *p, uint32_t used, uint32_t capacity)
+{
+    if (used <= p->high * capacity) return 0;
+    return used - (uint32_t)(p->low * capacity);
+}
+
+bool policy_spend(const struct policy *p, struct policy_budget *b, uint64_t bytes,
+                  uint64_t now)
+{
+    if (p->ssd_bytes_per_day == 0) return true;
+    double day = (double)p->ssd_bytes_per_day;
+    if (now > b->since) b->bytes += day * ((double)(now - b->since) / DAY_NS);
+    if (b->bytes > day) b->bytes = day;
+    if (now > b->since) b->since = now;
+    if (b->bytes < (double)bytes) return false;
+    b->bytes -= (double)bytes;
+    return true;
+}
