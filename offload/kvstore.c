@@ -244,12 +244,17 @@ static void submit_again(struct kvstore *kv, uint64_t now)
     }
 }
 
+static void reap_all(struct kvstore *kv, uint64_t now)
+{
+    if (kv->o.ram) reap(kv, kv->o.ram, now);
+    if (kv->o.ssd) reap(kv, kv->o.ssd, now);
+    submit_again(kv, now);
+}
+
 void kvstore_step(struct kvstore *kv, uint64_t now)
 {
     struct tier *tiers[] = {kv->o.ram, kv->o.ssd};
-    for (size_t i = 0; i < ARRAY_LEN(tiers); i++)
-        if (tiers[i]) reap(kv, tiers[i], now);
-    submit_again(kv, now);
+    reap_all(kv, now);
     kv_loads_start(kv, now);
     kv_stores_start(kv, now);
     kv_free_quiet(kv, now);
@@ -279,6 +284,14 @@ bool kvstore_drain(struct kvstore *kv, uint64_t now)
     kv->draining = false;
     return kv->level[KV_DEVICE].to_copy.n == 0 && kv->level[KV_RAM].to_copy.n == 0 &&
            kv->n_stores == 0;
+}
+
+bool kvstore_settle(struct kvstore *kv, uint64_t now)
+{
+    reap_all(kv, now);
+    if (kv->o.ram) tier_flush(kv->o.ram);
+    if (kv->o.ssd) tier_flush(kv->o.ssd);
+    return !kvstore_in_flight(kv);
 }
 
 bool kvstore_in_flight(const struct kvstore *kv)

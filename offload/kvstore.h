@@ -73,7 +73,8 @@ struct kv_prompt {
 struct kv_found {
     uint32_t blocks;
     uint32_t by[KV_SOURCES];
-    uint32_t active;  // of by[KV_DEVICE], those that somebody else uses right now
+    uint32_t
+        active;  // of these, those whose pages somebody uses or waits for right now
 };
 void kvstore_match(const struct kvstore *kv, const struct kv_prompt *p,
                    struct kv_found *out);

@@ -56,7 +56,7 @@ void kvstore_idle(struct kvstore *kv, const struct kv_prompt *p, uint64_t now)
     uint64_t held = r == KV_NONE ? 0 : kv->records->at[r].held_until;
     uint32_t stored = settle(kv, p, held > now ? held : 0, now);
     list_new(kv, p);
-    kv->free_at = kv_min(kv->free_at, now + kv->policy.idle_after);
+    kv_quiet_at(kv, now + kv->policy.idle_after);
     if (r == KV_NONE) return;
 
     struct kv_record *x = &kv->records->at[r];
@@ -143,7 +143,7 @@ static void set_hold(struct kvstore *kv, uint32_t r, uint64_t until)
         }
     }
     x->held_until = until;
-    kv->free_at = 0;
+    kv_quiet_at(kv, 0);
 }
 
 int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name, uint64_t until)

@@ -71,6 +71,8 @@ uint32_t kv_find(const struct kvstore *kv, const struct kv_prompt *p, uint32_t c
         uint8_t unused;
         enum kv_source l = find_one(kv, &p->meta[i], where ? &where[i] : &unused);
         if (l == KV_SOURCES) break;
+        uint32_t page = slots_find(kv->level[KV_DEVICE].slots, &p->meta[i].id);
+        out->active += page != SLOT_NONE && kv_active(kv, page);
         out->by[l]++;
         out->blocks++;
     }

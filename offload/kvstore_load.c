@@ -189,6 +189,6 @@ void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     kv_touch(kv, KV_DEVICE, page, now);
     kv_note(kv, KV_DEVICE, page)->promoted = now;
     kv_order_path(kv, KV_DEVICE, &t->io.meta);
-    kv->free_at = kv_min(kv->free_at, now + kv->policy.idle_after);
+    kv_quiet_at(kv, now + kv->policy.idle_after);
     kv_transfer_give(kv, t);
 }

@@ -144,6 +144,13 @@ uint32_t kvstore_available(const struct kvstore *kv)
 
 // ---- G1: quiet for long -----------------------------------------------------------------------
 
+/* A walk that is under way may have passed that page: it begins anew when it is over. */
+void kv_quiet_at(struct kvstore *kv, uint64_t at)
+{
+    kv->free_at = kv_min(kv->free_at, at);
+    kv->passed_until = kv_min(kv->passed_until, at);
+}
+
 void kv_free_quiet(struct kvstore *kv, uint64_t now)
 {
     if (now < kv->free_at) return;

@@ -268,6 +268,8 @@ bool kv_gone(struct kvstore *kv, const struct block_meta *meta);
  * all there was used later or is held. */
 int kv_admit(struct kvstore *kv, enum kv_source l, uint64_t tenant, uint64_t used,
              uint64_t now);
+/* Some page may be freed for its quiet from then on. */
+void kv_quiet_at(struct kvstore *kv, uint64_t at);
 void kv_free_quiet(struct kvstore *kv, uint64_t now);
 void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now);
 

@@ -339,7 +339,7 @@ static void page_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
         stored(kv, t->level, &t->io.meta, note);
         note->tries = 0;
         if (note->leaving && !kv_active(kv, page)) kv_evict(kv, KV_DEVICE, page);
-        kv->free_at = kv_min(kv->free_at, now);
+        kv_quiet_at(kv, now);
     }
     kv_transfer_give(kv, t);
 }

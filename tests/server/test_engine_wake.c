@@ -247,7 +247,8 @@ static void what_is_late_is_computed(void **state)
     struct world cold, w;
     struct world_options o = sleeping(64, 0);
     policy_defaults(&o.policy);
-    o.policy.copy_after = o.policy.idle_after = o.policy.residency = 0;
+    o.policy.copy_after = o.policy.idle_after = 1;
+    o.policy.residency = 0;
     o.policy.wake_deadline = 20000000;
     o.meddle = meddle;
     atomic_store(&fail_in, -1);
