@@ -7,7 +7,7 @@
 #include <time.h>
 
 #define NS          UINT64_C(1000000000)
-#define PAGE_LOOKED 64  // conversations asked for at one time
+#define PAGE_LOOKED 256  // conversations asked for at one time
 
 /* ---- names ---- */
 

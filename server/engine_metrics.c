@@ -65,7 +65,11 @@ void engine_publish_store(struct engine *e)
 {
     struct metrics *m = e->o.metrics;
     struct kvstore_counters c;
+    const struct kv_pool *kv = e->o.kv;
+    int64_t block = (int64_t)engine_block_bytes(e);
     metrics_set(m, GAUGE_WAKING, e->sched.n_waking);
+    metrics_set(m, GAUGE_USED_DEVICE, (kv->mem.n_blocks - kv->n_free) * block);
+    metrics_set(m, GAUGE_FREE_DEVICE, kv->n_free * block);
     if (!e->o.store) return;
     kvstore_count(e->o.store, &c);
     publish_counters(m, &c);

@@ -101,9 +101,16 @@ static const struct series gauges[GAUGES] = {
     [GAUGE_CONNECTIONS] = {"connections", "Open connections of clients."},
     [GAUGE_WAKING] = {"num_sequences_waking", "Sequences that wait for KV blocks."},
     [GAUGE_CONVERSATIONS] = {"conversations", "Conversations that are known."},
-    [GAUGE_USED_RAM] = {"tier_used_bytes", "KV bytes in a tier.", RAM},
+    [GAUGE_USED_DEVICE] =
+        {"tier_used_bytes",
+         "KV bytes in a tier, of those too that only wait to be wanted "
+         "again.",
+         DEVICE},
+    [GAUGE_USED_RAM] = {"tier_used_bytes", NULL, RAM},
     [GAUGE_USED_SSD] = {"tier_used_bytes", NULL, SSD},
-    [GAUGE_FREE_RAM] = {"tier_free_bytes", "KV bytes that a tier still takes.", RAM},
+    [GAUGE_FREE_DEVICE] = {"tier_free_bytes", "KV bytes that a tier takes as it is.",
+                           DEVICE},
+    [GAUGE_FREE_RAM] = {"tier_free_bytes", NULL, RAM},
     [GAUGE_FREE_SSD] = {"tier_free_bytes", NULL, SSD},
     [GAUGE_WRITABLE_RAM] = {"tier_writable",
                             "1: the tier takes blocks; 0: there is none, or its writes "
