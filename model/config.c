@@ -20,7 +20,6 @@
 #define MAX_HEADS    1024u
 #define MAX_HEAD_DIM 1024u
 #define MAX_VOCAB    (1u << 24)
-#define MAX_CONTEXT  (1u << 24)  // positions stay exact in f32
 
 static const struct architecture {
     const char *name, *model_type;
@@ -79,8 +78,8 @@ static void read_sizes(struct fields *f, struct json_value root,
     c->vocab = fields_size(f, root, "vocab_size", FIELD_REQUIRED, 1, MAX_VOCAB);
     c->q_heads =
         fields_size(f, root, "num_attention_heads", FIELD_REQUIRED, 1, MAX_HEADS);
-    c->context =
-        fields_size(f, root, "max_position_embeddings", a->context, 1, MAX_CONTEXT);
+    c->context = fields_size(f, root, "max_position_embeddings", a->context, 1,
+                             CONFIG_MAX_CONTEXT);
 
     // Null means one KV head for each query head even where absence means 8.
     bool written = json_exists(json_get(root, "num_key_value_heads"));

@@ -25,6 +25,8 @@ void fields_refuse(struct fields *f, const char *field, const char *fmt, ...)
 
 bool fields_present(struct json_value object, const char *field);  // there and not null
 
+#define CONFIG_MAX_CONTEXT (1u << 24)  // positions stay exact in f32
+
 #define FIELD_REQUIRED UINT32_MAX  // as a fallback: absence is an error
 
 /* An integer from min to max. */

@@ -12,7 +12,6 @@
 
 #define DEFAULT_THETA 10000.0
 #define MAX_THETA     1e30  // fits f32
-#define MAX_CONTEXT   (1u << 24)
 
 static void read_kind(struct fields *f, struct json_value rope, const char *object,
                       struct model_config *c)
@@ -49,7 +48,7 @@ static void read_factors(struct fields *f, struct json_value rope, const char *o
     c->rope_low_freq_factor = fields_positive(f, rope, "low_freq_factor", 0);
     c->rope_high_freq_factor = fields_positive(f, rope, "high_freq_factor", 0);
     c->rope_original_context = fields_size(f, rope, "original_max_position_embeddings",
-                                           FIELD_REQUIRED, 1, MAX_CONTEXT);
+                                           FIELD_REQUIRED, 1, CONFIG_MAX_CONTEXT);
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         fields_refuse(f, object,
                       "has the high_freq_factor %g; expected more than its "

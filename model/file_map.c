@@ -1,7 +1,8 @@
 /* file_map.c - mmap of regular files. */
 #include "model/file_map.h"
 
-#include <fcntl.h>
+#include "kernels/file.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,35 +10,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int fail(struct err *err, const char *path, int errnum)
-{
-    return err_set(err, -errnum, "%s: cannot be read: %s", path, strerror(errnum));
-}
-
 static int map_descriptor(struct file_map *out, int fd, const char *path,
                           struct err *err)
 {
     struct stat st;
-    if (fstat(fd, &st) < 0) return fail(err, path, errno);
-    if (!S_ISREG(st.st_mode))
-        return err_set(err, -EINVAL, "%s: is not a regular file", path);
-    if (st.st_size == 0) {
+    void *p = MAP_FAILED;
+    bool known = fstat(fd, &st) == 0;
+    if (known && st.st_size == 0) {
         *out = (struct file_map){"", 0};  // mmap takes no empty range
         return 0;
     }
-    size_t size = (size_t)st.st_size;
-    void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p == MAP_FAILED) return fail(err, path, errno);
-    *out = (struct file_map){p, size};
+    if (known) p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED)
+        return err_set(err, -errno, "%s cannot be read: %s", path, strerror(errno));
+    *out = (struct file_map){p, (size_t)st.st_size};
     return 0;
 }
 
 int file_map_open(struct file_map *out, const char *path, struct err *err)
 {
-    // O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return fail(err, path, errno);
-    int rc = map_descriptor(out, fd, path, err);
+    int fd;
+    int rc = file_open(&fd, path, err);
+    if (rc < 0) return rc;
+    rc = map_descriptor(out, fd, path, err);
     close(fd);
     return rc;
 }

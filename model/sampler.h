@@ -56,8 +56,8 @@ struct sampler;
 NODISCARD int sampler_open(struct sampler **out, uint32_t vocab, struct err *err);
 void sampler_close(struct sampler *s);
 
-/* Rows and columns beyond `usable` (ids without a token, when the model's vocabulary is
- * padded) are never chosen. */
+/* Ids from `usable` on (without a token, when the model's vocabulary is padded) are never
+ * chosen. */
 void sampler_set_usable(struct sampler *s, uint32_t usable);
 
 /* Choose the token of step `step` (0 for the first generated one) of choice `choice`.
@@ -68,7 +68,7 @@ NODISCARD int sampler_pick(struct sampler *s, const float *logits,
                            const int32_t *history, uint32_t n, struct sample *out);
 
 /* Logprobs of a given id (prompt tokens of an echo): fills out as pick does where logprobs
- * are asked for.  -EDOM as above. */
+ * are asked for.  -EDOM as above; -EINVAL where id is not usable. */
 NODISCARD int sampler_score(struct sampler *s, const float *logits,
                             const struct sampling *how, int32_t id, struct sample *out);
 

@@ -2,7 +2,7 @@
  *
  * Owns     the matrices and vectors; weights_close() returns them to the backend.
  * Rule     Tied embeddings use the table for the logits even where the file also has a
- *          stray lm_head.weight (noted in weights_notes); an untied model without one
+ *          stray lm_head.weight (said in notes); an untied model without one
  *          does not load.  Each tensor is read by its own dtype and kept in it.
  * Threads  one; the engine's.
  */

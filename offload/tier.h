@@ -74,6 +74,8 @@ struct tier {
     size_t block_bytes;
     struct slots *slots;
     uint32_t in_flight;
+    uint32_t
+        to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     struct tier_health health;
     /* since open */
     uint64_t stored, loaded, failed;  // blocks, reaped

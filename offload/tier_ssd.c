@@ -103,6 +103,11 @@ static void push_waiting(struct tier_ssd *t, struct waiting *w)
     w->n = 0;
 }
 
+static void count_wipes(struct tier_ssd *t)
+{
+    t->base.to_wipe = t->wipe.n + t->wiping;
+}
+
 static void push_wipes(struct tier_ssd *t)
 {
     uint32_t slot;
@@ -115,6 +120,7 @@ static void push_wipes(struct tier_ssd *t)
         t->wiping++;
         push_run(t, r);
     }
+    count_wipes(t);
 }
 
 static void ssd_flush(struct tier *base)
@@ -127,25 +133,6 @@ static void ssd_flush(struct tier *base)
 }
 
 // ---- transfers -----------------------------------------------------------------------
-
-static int ssd_start(struct tier *base, struct tier_io *io)
-{
-    struct tier_ssd *t = ssd_of(base);
-    if (t->n_free_pages == 0) return -EAGAIN;
-    bool store = io->dir == TIER_STORE;
-    if (store && !ssd_wipe_cancel(&t->wipe, io->slot)) return -EAGAIN;
-
-    io->ticket = t->free_pages[--t->n_free_pages];
-    if (store)
-        disk_header_make(&t->pages[io->ticket], &io->meta, &t->fingerprint,
-                         ++t->sequence, io->buf, base->block_bytes);
-
-    struct waiting *w = &t->waiting[io->dir];
-    uint32_t i = w->n++;
-    for (; i > 0 && w->io[i - 1]->slot > io->slot; i--) w->io[i] = w->io[i - 1];
-    w->io[i] = io;
-    return 0;
-}
 
 static void settle(struct tier_ssd *t, struct tier_io *io, int res)
 {
@@ -166,6 +153,7 @@ static void end_run(struct tier_ssd *t, struct ssd_run *r)
     if (r->n_ios == 0) {
         ssd_wipe_done(&t->wipe, r->slot);  // if it failed, that is all that can be done
         t->wiping--;
+        count_wipes(t);
         give_run(t, r);
         return;
     }
@@ -179,21 +167,53 @@ static void end_run(struct tier_ssd *t, struct ssd_run *r)
     for (unsigned i = whole; n > 1 && i < n; i++) push_blocks(t, &ios[i], 1);
 }
 
-/* Everything that has ended is looked at, then the next of what is ready. */
+/* Look at what has ended, until something is ready. */
+static void land(struct tier_ssd *t)
+{
+    struct ssd_op *op;
+    while (!t->ready && (op = ssd_pop(t->queue, false))) {
+        struct ssd_run *r = ssd_run_of(op);
+        if (ssd_run_advance(r))
+            end_run(t, r);
+        else
+            ssd_push(t->queue, op);
+    }
+    ssd_kick(t->queue);
+}
+
+/* A slot that is being wiped is had a moment later. */
+static bool may_store(struct tier_ssd *t, uint32_t slot)
+{
+    if (ssd_wipe_cancel(&t->wipe, slot)) return true;
+    land(t);
+    return ssd_wipe_cancel(&t->wipe, slot);
+}
+
+static int ssd_start(struct tier *base, struct tier_io *io)
+{
+    struct tier_ssd *t = ssd_of(base);
+    if (t->n_free_pages == 0) return -EAGAIN;
+    bool store = io->dir == TIER_STORE;
+    if (store && !may_store(t, io->slot)) return -EAGAIN;
+
+    io->ticket = t->free_pages[--t->n_free_pages];
+    if (store)
+        disk_header_make(&t->pages[io->ticket], &io->meta, &t->fingerprint,
+                         ++t->sequence, io->buf, base->block_bytes);
+
+    struct waiting *w = &t->waiting[io->dir];
+    uint32_t i = w->n++;
+    for (; i > 0 && w->io[i - 1]->slot > io->slot; i--) w->io[i] = w->io[i - 1];
+    w->io[i] = io;
+    return 0;
+}
+
 static struct tier_io *ssd_finish(struct tier *base)
 {
     struct tier_ssd *t = ssd_of(base);
     if (!t->ready) {
         ssd_flush(base);
-        struct ssd_op *op;
-        while (!t->ready && (op = ssd_pop(t->queue, false))) {
-            struct ssd_run *r = ssd_run_of(op);
-            if (ssd_run_advance(r))
-                end_run(t, r);
-            else
-                ssd_push(t->queue, op);
-        }
-        ssd_kick(t->queue);
+        land(t);
     }
     struct tier_io *io = t->ready;
     if (!io) return NULL;
@@ -204,7 +224,9 @@ static struct tier_io *ssd_finish(struct tier *base)
 
 static void ssd_forget(struct tier *base, uint32_t slot, bool erase)
 {
-    ssd_wipe_add(&ssd_of(base)->wipe, slot, erase);
+    struct tier_ssd *t = ssd_of(base);
+    ssd_wipe_add(&t->wipe, slot, erase);
+    count_wipes(t);
 }
 
 // ---- opening and closing -------------------------------------------------------------
@@ -295,6 +317,7 @@ static int look_around(struct tier_ssd *t, struct tier_ssd_found *found,
     };
     int rc = ssd_scan_file(&scan, &t->file, t->queue, t->depth, err);
     t->sequence = scan.last;
+    count_wipes(t);
     return rc;
 }
 

@@ -17,7 +17,7 @@
 #include "tokenizer/chat.h"
 
 struct api_error {
-    int status;        // 400, 401, 404, 405, 408, 413, 415, 429, 500, 503
+    int status;        // 400, 401, 404, 405, 408, 413, 415, 429, 431, 500, 503
     const char *type;  // "invalid_request_error", "server_error" ...; static
     const char *code;  // "context_length_exceeded" ...; static, NULL: null
     char param[64];    // the field; "": null

@@ -330,17 +330,6 @@ static enum outcome outcome_of(const struct api_call *c)
     return OUTCOME_STOP;
 }
 
-static const char *outcome_name(enum outcome o)
-{
-    static const char *const names[OUTCOMES] = {
-        [OUTCOME_STOP] = "stop",           [OUTCOME_LENGTH] = "length",
-        [OUTCOME_CANCELLED] = "cancelled", [OUTCOME_STALLED] = "stalled",
-        [OUTCOME_INVALID] = "invalid",     [OUTCOME_REFUSED] = "refused",
-        [OUTCOME_ERROR] = "error",
-    };
-    return names[o];
-}
-
 static uint64_t ms_between(uint64_t from, uint64_t to)
 {
     return to > from ? (to - from) / 1000000 : 0;
@@ -372,8 +361,8 @@ static void summarize(const struct api_call *c, struct bytes *out)
     bytes_printf(out,
                  "id=%s outcome=%s prompt=%" PRIu64 " cached=%" PRIu64
                  " completion=%" PRIu64 " choices=%u stream=%d",
-                 c->id, outcome_name(outcome_of(c)), u.prompt, u.cached, u.completion,
-                 c->n_choices, c->stream);
+                 c->id, metrics_outcome_name(outcome_of(c)), u.prompt, u.cached,
+                 u.completion, c->n_choices, c->stream);
     /* The engine writes the times until the last event. */
     if (c->unfinished > 0) return;
     add_sleep(c, &u, out);

@@ -182,9 +182,7 @@ static int render(const struct api *a, const struct bytes *context,
     chat_text_free(&text);
     if (rc < 0) {
         token_list_free(&ids);
-        bool theirs = rc == -EINVAL || rc == -E2BIG;
-        return api_fail(e, theirs ? 400 : 500, theirs ? "invalid_value" : NULL,
-                        "messages", "%s", err.msg);
+        return api_prompt_failed(e, "messages", rc, &err);
     }
     out->ids = ids.ids;
     out->n_ids = ids.n;

@@ -28,6 +28,14 @@ int api_prompts_make(struct api_prompts *p, uint32_t n, struct api_error *e)
     return 0;
 }
 
+int api_prompt_failed(struct api_error *e, const char *param, int rc,
+                      const struct err *why)
+{
+    bool theirs = rc == -EINVAL || rc == -E2BIG;
+    return api_fail(e, theirs ? 400 : 500, theirs ? "invalid_value" : NULL, param, "%s",
+                    why->msg);
+}
+
 static int wrong_prompt(struct json_value v, const char *param, struct api_error *e)
 {
     return api_wrong(e, param, v,
@@ -78,7 +86,7 @@ static int read_text(const struct api *a, const struct api_body *b, struct json_
     } else {
         free(text);
     }
-    return rc < 0 ? api_fail(e, 500, NULL, param, "%s", err.msg) : 0;
+    return rc < 0 ? api_prompt_failed(e, param, rc, &err) : 0;
 }
 
 /* What the ids say, for an echo: as generated text would be shown. */

@@ -27,7 +27,7 @@ int api_fail(struct api_error *e, int status, const char *code, const char *para
 
 void api_error_json(const struct api_error *e, struct bytes *out)
 {
-    // A message that was cut may end within a character; writing mends that.
+    /* A message that was cut may end within a character; writing mends that. */
     cJSON *root = cJSON_CreateObject();
     cJSON *error = api_put(out, root, "error", cJSON_CreateObject());
     api_put_text(out, error, "message", e->message, strlen(e->message));

@@ -12,6 +12,7 @@
  *     api_logprobs.c  logprobs in the two shapes that OpenAI has for them
  *     api_write.c     the objects of an answer, and their SSE frames
  *     api_json.c      cJSON with one sticky error: struct bytes
+ *     api_error.c     errors, and their JSON
  *
  * Bodies are read by kernels/json.h and answers written by cJSON.  cJSON would read every
  * number as a double (a 64-bit seed needs more), end strings at a NUL and take forty times
@@ -111,6 +112,10 @@ struct api_prompts {
 };
 void api_prompts_free(struct api_prompts *p);
 NODISCARD int api_prompts_make(struct api_prompts *p, uint32_t n, struct api_error *e);
+
+/* Why a text came to no token ids: 400 where it, or the template, is to blame; else 500. */
+NODISCARD int api_prompt_failed(struct api_error *e, const char *param, int rc,
+                                const struct err *why);
 
 /* The context of a chat template as JSON text: the messages, each with its role first
  * and its content as one string. */

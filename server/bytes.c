@@ -67,13 +67,3 @@ void bytes_printf(struct bytes *b, const char *fmt, ...)
     }
     va_end(again);
 }
-
-void bytes_drop_front(struct bytes *b, size_t n)
-{
-    if (n >= b->n) {
-        b->n = 0;
-        return;
-    }
-    memmove(b->data, b->data + n, b->n - n);
-    b->n -= n;
-}

@@ -17,10 +17,9 @@ struct bytes {
 };
 
 void bytes_free(struct bytes *b);
-void bytes_clear(struct bytes *b);  // keeps the memory
+void bytes_clear(struct bytes *b);  // empty and good again; keeps the memory
 void bytes_add(struct bytes *b, const void *data, size_t n);
 void bytes_add_text(struct bytes *b, const char *text);
 void bytes_printf(struct bytes *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void bytes_drop_front(struct bytes *b, size_t n);  // the first n have been sent
 
 #endif

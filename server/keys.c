@@ -143,38 +143,24 @@ fail_with_message:
     return rc;
 }
 
-/* All of the open file, at most FILE_MAX bytes; -EFBIG beyond that. */
-static int read_all(int fd, char *buf, size_t *n)
-{
-    for (*n = 0; *n <= FILE_MAX;) {
-        ssize_t got = read(fd, buf + *n, FILE_MAX + 1 - *n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return -errno;
-        if (got == 0) return 0;
-        *n += (size_t)got;
-    }
-    return -EFBIG;
-}
-
 int keys_open(struct keys **out, const char *path, struct err *err)
 {
     struct err why = {{0}};
+    struct stat st = {0};
+    char *text = NULL;
+    size_t n = 0;
     int fd;
     int rc = file_open(&fd, path, &why);
     if (rc) return err_set(err, rc, "keys: %s", why.msg);
-    rc = -ENOMEM;
-    size_t n = 0;
-    struct stat st = {0};
-    char *text = malloc(FILE_MAX + 1);
-    if (text) rc = fstat(fd, &st) ? -errno : read_all(fd, text, &n);
+    if (fstat(fd, &st) < 0)
+        rc = err_set(&why, -errno, "%s cannot be read: %s", path, strerror(errno));
+    if (rc == 0) rc = file_read(fd, path, FILE_MAX, &text, &n, &why);
     close(fd);
+    if (rc) return err_set(err, rc, "keys: %s", why.msg);
 
-    if (rc)
-        err_set(err, rc, "keys: %s cannot be read: %s", path, strerror(-rc));
-    else
-        rc = keys_parse(out, text, n, path, err);
+    rc = keys_parse(out, text, n, path, err);
     if (rc == 0) (*out)->exposed = (st.st_mode & (S_IRGRP | S_IROTH)) != 0;
-    if (text) crypto_wipe(text, n);
+    crypto_wipe(text, n);
     free(text);
     return rc;
 }

@@ -229,6 +229,11 @@ void metrics_outcome(struct metrics *m, enum outcome o)
     add(&m->outcome[o], 1);
 }
 
+const char *metrics_outcome_name(enum outcome o)
+{
+    return outcomes[o];
+}
+
 void metrics_http(struct metrics *m, int status)
 {
     if (status >= 100 && status < MAX_STATUS) add(&m->http[status], 1);

@@ -107,6 +107,7 @@ void metrics_count(struct metrics *m, enum counter c, uint64_t n);
 /* For what its owner alone counts, elsewhere: the count so far, which never goes down. */
 void metrics_total(struct metrics *m, enum counter c, uint64_t total);
 void metrics_outcome(struct metrics *m, enum outcome o);
+const char *metrics_outcome_name(enum outcome o);  // its label: "stop", "refused" ...
 void metrics_http(struct metrics *m,
                   int status);  // one answered HTTP request, by status
 void metrics_set(struct metrics *m, enum gauge g, int64_t value);

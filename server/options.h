@@ -2,8 +2,8 @@
  *
  * One table names every option once; the key of the configuration file, the flag
  * (--key-with-dashes) and the environment variable (DORMOUSE_KEY) follow from it, and so
- * do --help and the reference.  A later source wins.  Errors name the source, the line of a file, the
- * key, the value and what would be right.
+ * do --help and the reference.  A later source wins.  Errors name the source, the line of
+ * a file, the key, the value and what would be right.
  *
  * Owns     nothing: struct options is a plain value.
  * Threads  one, at start.

@@ -6,15 +6,15 @@
 #include "kernels/file.h"
 #include "server/options_table.h"
 
+#include <assert.h>
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define FILE_MAX (1u << 20)
 #define LINE_CAP 2048  // of inih's buffer: a value of OPTION_TEXT and its key fit
-#define OPTIONS  64    // room for marks; more than the table has
+#define OPTIONS  64    // room for marks; at least as many as the table has
 
 /* inih asks for lines and hands out keys, but tells no line number to its handler (that
  * is fixed when the library is built), so the lines are counted where they are given. */
@@ -62,6 +62,7 @@ static int handle(void *user, const char *section, const char *key, const char *
         r->rc = option_unknown(key, where, false, r->err);
         return 0;
     }
+    assert(option_count <= OPTIONS);
     unsigned *seen = &r->seen[o - option_table];
     if (*seen) {
         r->rc = err_set(r->err, -EINVAL, "%s was set in line %u already", where, *seen);
@@ -72,36 +73,13 @@ static int handle(void *user, const char *section, const char *key, const char *
     return r->rc == 0;
 }
 
-static int read_whole(const char *path, char *buf, size_t *n, struct err *err)
-{
-    struct err why = {{0}};
-    int fd;
-    int rc = file_open(&fd, path, &why);
-    if (rc) return err_set(err, rc, "configuration %s", why.msg);
-    FILE *f = fdopen(fd, "r");
-    if (f) {
-        *n = fread(buf, 1, FILE_MAX + 1, f);
-        rc = ferror(f) ? -EIO : *n > FILE_MAX ? -EFBIG : 0;
-        fclose(f);
-    } else {
-        rc = -ENOMEM;
-        close(fd);
-    }
-    if (rc)
-        err_set(err, rc, "configuration %s cannot be read: %s", path, strerror(-rc));
-    return rc;
-}
-
 int option_read_file(struct options *to, const char *path, struct err *err)
 {
-    char *text = malloc(FILE_MAX + 1);
-    if (!text) return err_set(err, -ENOMEM, "no memory to read %s", path);
-    size_t n = 0;
-    int rc = read_whole(path, text, &n, err);
-    if (rc) {
-        free(text);
-        return rc;
-    }
+    struct err why = {{0}};
+    char *text;
+    size_t n;
+    int rc = file_load(path, FILE_MAX, &text, &n, &why);
+    if (rc) return err_set(err, rc, "configuration %s", why.msg);
     if (memchr(text, 0, n)) {
         free(text);
         return err_set(err, -EINVAL, "configuration %s holds a NUL byte", path);

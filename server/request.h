@@ -94,7 +94,6 @@ struct request {
     atomic_bool cancelled;
     atomic_uint refs;
     struct outbox *outbox;
-    void *engine_state;
 };
 
 /* Everything zero but what is needed; the caller fills the first group.  largest_text:

@@ -121,9 +121,10 @@ void watch_remove(struct watch *w, struct watch_item *i)
 
 void watch_deadline(struct watch *w, struct watch_item *i, uint32_t ms, bool evictable)
 {
-    uint64_t deadline = ms ? watch_now() + (uint64_t)ms * 1000000u : WATCH_NEVER;
+    uint64_t now = watch_now();
     pthread_mutex_lock(&w->lock);
-    i->deadline = deadline;
+    i->since = now;
+    i->deadline = ms ? now + (uint64_t)ms * 1000000u : WATCH_NEVER;
     i->evictable = evictable;
     pthread_mutex_unlock(&w->lock);
 }
@@ -162,12 +163,12 @@ void watch_poll(struct watch *w)
 bool watch_evict(struct watch *w)
 {
     pthread_mutex_lock(&w->lock);
-    struct watch_item *nearest = NULL;
+    struct watch_item *oldest = NULL;
     for (struct watch_item *i = w->first; i; i = i->next)
-        if (i->evictable && (!nearest || i->deadline < nearest->deadline)) nearest = i;
-    if (nearest) expire(nearest);
+        if (i->evictable && (!oldest || i->since < oldest->since)) oldest = i;
+    if (oldest) expire(oldest);
     pthread_mutex_unlock(&w->lock);
-    return nearest;
+    return oldest;
 }
 
 uint32_t watch_count(struct watch *w)

@@ -26,7 +26,8 @@ struct watch_item {
     void (*expired)(struct watch_item *i);
     int fd;
     /* the watch's own */
-    uint64_t deadline;  // nanoseconds, monotonic
+    uint64_t since;     // when the deadline was set; nanoseconds, monotonic
+    uint64_t deadline;  // the same clock
     bool awaited;       // in the epoll set
     bool evictable;
     struct watch_item *prev, *next;
@@ -48,7 +49,9 @@ void watch_leave(struct watch *w, struct watch_item *i);
 
 /* Call gone() for whoever has left by now.  Never blocks longer than the lock is held. */
 void watch_poll(struct watch *w);
-/* Call expired() of the evictable item whose deadline is nearest.  False: none. */
+/* Call expired() of the evictable item whose deadline was set the longest ago: not of the
+ * one whose time is up first, or the slow, whose deadlines are late, would push out those
+ * who have only just come.  False: none. */
 bool watch_evict(struct watch *w);
 uint32_t watch_count(struct watch *w);
 

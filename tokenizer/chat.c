@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/file.h"
 #include "tokenizer/jinja.h"
@@ -31,41 +30,8 @@ struct chat_template {
 static int read_file(const char *path, char **out, size_t *out_n, struct err *err)
 {
     struct err why = {{0}};
-    int fd;
-    int rc = file_open(&fd, path, &why);
-    if (rc == -ENOENT) return rc;
-    if (rc) return err_set(err, rc, "%s", why.msg);
-    FILE *f = fdopen(fd, "rb");
-    if (!f) {
-        close(fd);
-        return err_set(err, -ENOMEM, "no memory to read %s", path);
-    }
-    char *data = NULL;
-    size_t n = 0, cap = 0;
-    for (;;) {
-        if (n == cap) {
-            cap = cap ? cap * 2 : (size_t)64 << 10;
-            char *more = cap > MAX_FILE ? NULL : realloc(data, cap);
-            if (!more) {
-                rc = err_set(err, cap > MAX_FILE ? -E2BIG : -ENOMEM,
-                             "%s does not fit into %zu bytes", path, MAX_FILE);
-                break;
-            }
-            data = more;
-        }
-        size_t got = fread(data + n, 1, cap - n, f);
-        n += got;
-        if (got == 0) break;
-    }
-    if (!rc && ferror(f)) rc = err_set(err, -EIO, "cannot read %s", path);
-    fclose(f);
-    if (rc) {
-        free(data);
-        return rc;
-    }
-    *out = data;
-    *out_n = n;
-    return 0;
+    int rc = file_load(path, MAX_FILE, out, out_n, &why);
+    return rc < 0 && rc != -ENOENT ? err_set(err, rc, "%s", why.msg) : rc;
 }
 
 static char *join(const char *a, const char *b, const char *c)
@@ -268,14 +234,10 @@ const char *chat_source_name(const struct chat_template *t)
 {
     return t->source_name;
 }
+
 const char *chat_eos_token(const struct chat_template *t)
 {
     return t->eos ? t->eos : "";
-}
-
-bool chat_uses_tools(const struct chat_template *t)
-{
-    return t->with_tools.code || jinja_mentions(t->plain.code, "tools");
 }
 
 /* ---- rendering ---------------------------------------------------------------- */

@@ -32,8 +32,6 @@ void chat_close(struct chat_template *t);  // NULL is fine
 void chat_content_hash(const struct chat_template *t, struct crypto_hash *out);
 const char *chat_source_name(const struct chat_template *t);  // for the start-up log
 const char *chat_eos_token(const struct chat_template *t);    // "" where none is named
-/* Does the template of that kind exist at all (see Source). */
-bool chat_uses_tools(const struct chat_template *t);  // the template mentions tools
 
 struct chat_text {
     char *text;  // n bytes and a final NUL

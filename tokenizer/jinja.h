@@ -19,7 +19,6 @@ struct jinja;
 NODISCARD int jinja_compile(struct jinja **out, const char *source, size_t n,
                             struct err *err);
 void jinja_free(struct jinja *t);  // NULL is fine
-bool jinja_mentions(const struct jinja *t, const char *name);
 
 /* What a render is given.  Strings of the context count as user data, except a
  * message's role that is one of the known ones; bos and eos are the template's own. */

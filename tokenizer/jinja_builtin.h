@@ -55,6 +55,8 @@ struct value builtin_call(struct run *r, const struct builtin *f, struct value s
                           const struct call_args *args);
 
 /* Shared by several of them. */
+struct list *dict_pairs(struct run *r,
+                        const struct dict *d);  // tuples; NULL on an error
 struct dict *dict_sorted(struct run *r, const struct dict *d);  // by key; d on an error
 /* x.a.b or x.0.b, as the parameter `attribute` of filters has it. */
 struct value value_attribute_path(struct run *r, struct value v, struct value path);

@@ -96,10 +96,11 @@ FILTER(do_sort)
         sorted(r, l, a[2], arg_truth(a[1], false), arg_truth(a[0], false)));
 }
 
-static struct list *pairs_of(struct run *r, const struct dict *d)
+struct list *dict_pairs(struct run *r, const struct dict *d)
 {
     struct list *l = list_new(r, d->n);
-    for (size_t i = 0; l && i < d->n; i++) {
+    if (!l || !run_charge(r, d->n * 8)) return NULL;
+    for (size_t i = 0; i < d->n; i++) {
         struct list *pair = list_new(r, 2);
         if (!pair) return NULL;
         pair->items[pair->n++] = d->pairs[i].key;
@@ -114,7 +115,7 @@ FILTER(do_dictsort)
     (void)all;
     bool by_value = a[1].kind == V_STRING && str_is(a[1].s, "value");
     if (v.kind != V_DICT) return run_fail_type(r, "dictsort takes a mapping");
-    struct list *l = pairs_of(r, v.dict);
+    struct list *l = dict_pairs(r, v.dict);
     if (!l) return value_undefined();
     return list_or_none(sorted(r, l, value_int(by_value), arg_truth(a[0], false),
                                arg_truth(a[2], false)));
@@ -123,7 +124,7 @@ FILTER(do_dictsort)
 struct dict *dict_sorted(struct run *r, const struct dict *d)
 {
     struct dict *out = dict_new(r, d->n);
-    struct list *l = pairs_of(r, d);
+    struct list *l = dict_pairs(r, d);
     if (l) l = sorted(r, l, value_int(0), true, false);
     for (size_t i = 0; out && l && i < l->n; i++)
         dict_append(r, out, l->items[i].list->items[0], l->items[i].list->items[1]);

@@ -265,16 +265,8 @@ METHOD(dict_get)
 METHOD(dict_items)
 {
     UNUSED;
-    struct list *l = list_new(r, v.dict->n);
-    if (!l || !run_charge(r, v.dict->n * 8)) return value_undefined();
-    for (size_t i = 0; i < v.dict->n; i++) {
-        struct list *pair = list_new(r, 2);
-        if (!pair) return value_undefined();
-        pair->items[pair->n++] = v.dict->pairs[i].key;
-        pair->items[pair->n++] = v.dict->pairs[i].value;
-        l->items[l->n++] = (struct value){.kind = V_TUPLE, .list = pair};
-    }
-    return value_list(l);
+    struct list *l = dict_pairs(r, v.dict);
+    return l ? value_list(l) : value_undefined();
 }
 
 METHOD(dict_keys)

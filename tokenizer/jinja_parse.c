@@ -341,8 +341,3 @@ void jinja_free(struct jinja *t)
     arena_free(&t->arena);
     free(t);
 }
-
-bool jinja_mentions(const struct jinja *t, const char *name)
-{
-    return ast_find_name(t, name, strlen(name)) != NULL;
-}

@@ -166,14 +166,17 @@ const char *normalize_category(int32_t c)
 {
     return utf8proc_category_string(c);
 }
+
 int32_t normalize_lower(int32_t c)
 {
     return utf8proc_tolower(c);
 }
+
 int32_t normalize_upper(int32_t c)
 {
     return utf8proc_toupper(c);
 }
+
 int32_t normalize_title(int32_t c)
 {
     return utf8proc_totitle(c);

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MAX_FILE ((size_t)256 << 20)
 
@@ -120,46 +118,13 @@ int tokenizer_open(struct tokenizer **out, const char *data, size_t n, const cha
     return 0;
 }
 
-/* The whole file, malloc'ed. */
-static int read_file(const char *path, char **out, size_t *n, struct err *err)
-{
-    int fd;
-    int rc = file_open(&fd, path, err);
-    if (rc < 0) return rc;
-    struct stat st;
-    if (fstat(fd, &st) < 0) {
-        rc = err_set(err, -errno, "%s cannot be read: %s", path, strerror(errno));
-    } else if ((uint64_t)st.st_size > MAX_FILE) {
-        rc = err_set(err, -EINVAL, "%s is larger than 256 MiB", path);
-    }
-    char *data = rc == 0 ? malloc((size_t)st.st_size + 1) : NULL;
-    size_t got = 0;
-    if (rc == 0 && !data) rc = err_set(err, -ENOMEM, "no memory to read %s", path);
-    while (rc == 0 && got < (size_t)st.st_size) {
-        ssize_t k = read(fd, data + got, (size_t)st.st_size - got);
-        if (k == 0) break;
-        if (k < 0 && errno != EINTR) {
-            rc = err_set(err, -errno, "%s cannot be read: %s", path, strerror(errno));
-        }
-        got += k > 0 ? (size_t)k : 0;
-    }
-    close(fd);
-    if (rc < 0) {
-        free(data);
-        return rc;
-    }
-    *out = data;
-    *n = got;
-    return 0;
-}
-
 int tokenizer_open_dir(struct tokenizer **out, const char *dir, struct err *err)
 {
     size_t size = strlen(dir) + sizeof "/tokenizer.json", n = 0;
     char *path = malloc(size), *data = NULL;
     if (!path) return err_set(err, -ENOMEM, "no memory for a path");
     snprintf(path, size, "%s/tokenizer.json", dir);
-    int rc = read_file(path, &data, &n, err);
+    int rc = file_load(path, MAX_FILE, &data, &n, err);
     if (rc == 0) {
         rc = tokenizer_open(out, data, n, path, err);
         free(data);

@@ -118,6 +118,14 @@ def test_prompts_and_answers_stay_out_of_the_log(tiny_rand):
     assert "xylophone\"" not in tiny_rand.log()
 
 
+@pytest.mark.parametrize("host", [b"", b"Host: x\r\n"])
+@pytest.mark.parametrize("target", [b"/quiet?k=xylophone", b"http://u:xylophone@h/quiet"])
+def test_the_log_names_a_path_without_query_or_password(tiny_rand, target, host):
+    answer = exchange(tiny_rand, b"GET " + target + b" HTTP/1.1\r\n" + host + b"Connection: close\r\n\r\n")
+    assert statuses(answer) == [404 if host else 400]
+    assert "xylophone@" not in tiny_rand.log() and "k=xylophone" not in tiny_rand.log()
+
+
 LINE = re.compile(r'^[a-z_:][a-z0-9_:]*(\{([a-z_]+="([^"\\\n]|\\["\\n])*",?)*\})? [-+0-9.eE]+(Inf)?$')
 
 

@@ -351,7 +351,7 @@ static void missing_and_unreadable_files_are_named(void **state)
     struct err err = {0};
     char *dir = files_temp_dir();
     assert_int_equal(model_config_load(&c, dir, &err), -ENOENT);
-    assert_non_null(strstr(err.msg, "config.json: cannot be read: No such file"));
+    assert_non_null(strstr(err.msg, "config.json cannot be opened: No such file"));
 
     files_write(dir, "config.json", SMALL(""), strlen(SMALL("")));
     assert_int_equal(model_config_load(&c, dir, &err), 0);

@@ -232,7 +232,7 @@ static void a_directory_without_weights_is_refused(void **state)
     char *dir = files_temp_dir(), path[256];
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     assert_int_equal(mkfifo(path, 0600), 0);
-    refuse_dir(dir, "model.safetensors: is not a regular file");
+    refuse_dir(dir, "model.safetensors is not a regular file");
 
     static const char *const bad[] = {"", "{}", "[]", "{\"weight_map\":{}}",
                                       "{\"weight_map\":{\"a\":1}}"};

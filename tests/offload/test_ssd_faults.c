@@ -107,6 +107,33 @@ static void transfers_that_are_all_short_get_there_as_long_as_they_move(void **s
         each_transfer_in_turn(k & 1, k & 2, UINT64_MAX / 2, 0, 4097, 0);
 }
 
+static void a_block_may_take_as_many_steps_as_it_has_pages(void **state)
+{
+    (void)state;
+    unsigned char *buf = take_buffer(64 * DISK_PAGE);
+    for (int threads = 0; threads < 2; threads++) {
+        struct world w;
+        struct fault_sys f;
+        world_ssd(&w, "/tmp", 16);
+        fault_sys_init(&f);
+        w.ssd.sys = &f.sys;
+        w.ssd.no_uring = threads;
+        w.ssd.block_bytes = 64 * DISK_PAGE;
+        w.ssd.bytes = (uint64_t)200 * DISK_PAGE;
+        world_start(&w);
+        fault_sys_set(&f, true, true, 1, UINT64_MAX, 0, DISK_PAGE + 1);
+        struct block_meta m = block_meta_of(1, 0);
+        block_fill(buf, 64 * DISK_PAGE, &m);
+        assert_int_equal(move(w.tier, TIER_STORE, &m, buf, 1), 0);
+        memset(buf, 0, 64 * DISK_PAGE);
+        assert_int_equal(move(w.tier, TIER_LOAD, &m, buf, 1), 0);
+        assert_true(block_holds(buf, 64 * DISK_PAGE, &m));
+        assert_int_equal(fault_sys_set(&f, false, false, 0, 0, 0, 0), 2 * 65);
+        world_close(&w);
+    }
+    free(buf);
+}
+
 static void a_transfer_that_does_not_move_is_given_up(void **state)
 {
     (void)state;
@@ -165,6 +192,29 @@ static void a_bad_page_costs_one_block_of_its_neighbours(void **state)
         assert_false(has(w.tier, 4, 0));
         world_close(&w);
     }
+    free(b.buf);
+}
+
+static ssize_t write_nothing(const struct ssd_sys *sys, int fd, const struct iovec *v,
+                             int n, uint64_t at)
+{
+    (void)sys, (void)fd, (void)v, (void)n, (void)at;
+    return 0;
+}
+
+static void a_write_of_nothing_is_a_failure(void **state)
+{
+    (void)state;
+    struct batch b = {.buf = take_buffer(CONVERSATIONS * BUFFER_BYTES)};
+    struct world w;
+    struct fault_sys f;
+    open_world(&w, &f, true);
+    f.sys.write = write_nothing;
+    move_all(&w, &b, TIER_STORE);
+    assert_int_equal(b.failed, CONVERSATIONS);
+    assert_int_equal(w.tier->health.last_error, -EIO);
+    assert_false(w.tier->health.writable);
+    world_close(&w);
     free(b.buf);
 }
 
@@ -281,11 +331,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_transfer_is_continued),
         cmocka_unit_test(transfers_that_are_all_short_get_there_as_long_as_they_move),
+        cmocka_unit_test(a_block_may_take_as_many_steps_as_it_has_pages),
         cmocka_unit_test(a_transfer_that_does_not_move_is_given_up),
         cmocka_unit_test(an_interrupted_transfer_is_done_again_but_not_for_ever),
         cmocka_unit_test(neighbours_of_what_fails_once_are_done_one_by_one),
         cmocka_unit_test(a_device_that_always_fails_costs_blocks_and_nothing_else),
         cmocka_unit_test(a_bad_page_costs_one_block_of_its_neighbours),
+        cmocka_unit_test(a_write_of_nothing_is_a_failure),
         cmocka_unit_test(a_header_that_cannot_be_read_is_damaged),
         cmocka_unit_test(a_limit_on_the_size_of_files_is_a_full_device),
         cmocka_unit_test(a_full_file_system_costs_blocks_and_nothing_else),

@@ -218,6 +218,11 @@ static void stores_that_fail_together_count_once(void **state)
     assert_int_equal(w.tier->health.pause, TIER_PAUSE_MIN_NS);
     assert_int_equal(w.tier->failed, 3);
     fault_remove(&f, w.tier);
+    // Their slots may be at fault: the one that was not used comes first.
+    struct block_meta m = block_meta_of(1, 3);
+    assert_int_equal(move(w.tier, TIER_STORE, &m, buf, 2 * TIER_PAUSE_MIN_NS), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_not_equal(slots_find(w.tier->slots, &m.id), io[i].slot);
     free(buf);
     world_close(&w);
 }

@@ -333,6 +333,22 @@ control_tokens_in_a_prompt_are_text_unless_the_server_says_else(void **state)
     f.api.o.completions_special = false;
 }
 
+static void a_text_that_is_too_much_work_is_the_clients_and_memory_is_ours(void **state)
+{
+    (void)state;
+    const struct err why = {"this is why"};
+    const struct {
+        int rc, status;
+    } cases[] = {{-E2BIG, 400}, {-EINVAL, 400}, {-ENOMEM, 500}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct api_error e;
+        assert_int_equal(api_prompt_failed(&e, "prompt", cases[i].rc, &why), -EINVAL);
+        assert_int_equal(e.status, cases[i].status);
+        assert_string_equal(e.param, "prompt");
+        assert_string_equal(e.message, why.msg);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +366,8 @@ int main(void)
         cmocka_unit_test(a_bad_prompt_is_refused),
         cmocka_unit_test(
             control_tokens_in_a_prompt_are_text_unless_the_server_says_else),
+        cmocka_unit_test(
+            a_text_that_is_too_much_work_is_the_clients_and_memory_is_ours),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -134,7 +134,7 @@ static void a_deadline_strikes_once_and_a_later_one_replaces_it(void **state)
     watch_close(w);
 }
 
-static void the_nearest_deadline_of_the_evictable_makes_room(void **state)
+static void who_has_been_evictable_for_the_longest_makes_room(void **state)
 {
     (void)state;
     struct watch *w = opened();
@@ -145,8 +145,8 @@ static void the_nearest_deadline_of_the_evictable_makes_room(void **state)
     assert_int_equal(watch_count(w), 3);
     assert_false(watch_evict(w));
     watch_deadline(w, &busy.item, 3600000, false);
-    watch_deadline(w, &second.item, 3700000, true);
-    watch_deadline(w, &first.item, 3650000, true);
+    watch_deadline(w, &first.item, 3700000, true);
+    watch_deadline(w, &second.item, 3650000, true);
     assert_true(watch_evict(w));
     assert_int_equal(expiries(&first), 1);
     assert_true(watch_evict(w));
@@ -166,7 +166,7 @@ int main(void)
         cmocka_unit_test(a_client_that_leaves_is_seen_once_by_the_next_look),
         cmocka_unit_test(who_is_not_awaited_may_leave_unseen),
         cmocka_unit_test(a_deadline_strikes_once_and_a_later_one_replaces_it),
-        cmocka_unit_test(the_nearest_deadline_of_the_evictable_makes_room),
+        cmocka_unit_test(who_has_been_evictable_for_the_longest_makes_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

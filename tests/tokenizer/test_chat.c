@@ -256,7 +256,6 @@ static void a_template_file_wins_over_the_configuration(void **state)
     struct chat_template *t = open_dir(dir, 0, "");
     assert_non_null(strstr(chat_source_name(t), "chat_template.jinja"));
     assert_string_equal(chat_eos_token(t), "");
-    assert_false(chat_uses_tools(t));
     chat_close(t);
     config(dir, "{\"bos_token\":{\"content\":\"<b>\",\"special\":true},"
                 "\"eos_token\":{\"content\":\"<e>\"}}");
@@ -294,9 +293,6 @@ static void of_named_templates_the_default_serves_unless_tools_are_given(void **
     expect_dir(dir, "{}", "plain");
     expect_dir(dir, "{\"tools\":null}", "plain");
     expect_dir(dir, "{\"tools\":[{}]}", "tools 1");
-    struct chat_template *t = open_dir(dir, 0, "");
-    assert_true(chat_uses_tools(t));
-    chat_close(t);
     config(dir, "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"x\"}]}");
     open_dir(dir, -ENOENT, "no template \"default\"");
     config(dir, "{\"chat_template\":[{\"name\":\"default\"}]}");
