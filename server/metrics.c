@@ -36,90 +36,102 @@ struct series {
 #define RAM    "tier=\"ram\""
 #define SSD    "tier=\"ssd\""
 
+/* clang-format off */
+#define ONE(name, help)         {name, help, NULL, false}
+#define PART(name, help, label) {name, help, label, false}
+/* clang-format on */
+
 static const struct series counters[COUNTERS] = {
-    [COUNTER_PROMPT_TOKENS] = {"prompt_tokens_total",
-                               "Prompt tokens of answered requests."},
-    [COUNTER_GENERATION_TOKENS] = {"generation_tokens_total",
-                                   "Generated tokens of answered requests."},
-    [COUNTER_COMPUTED_TOKENS] = {"computed_tokens_total",
-                                 "Tokens the model computed, recomputation included."},
-    [COUNTER_CACHED_TOKENS] = {"cached_tokens_total",
-                               "Prompt tokens that did not have to be computed."},
-    [COUNTER_PREEMPTIONS] = {"num_preemptions_total",
-                             "Sequences put back to make room for others."},
-    [COUNTER_STEPS] = {"steps_total", "Steps of the model."},
-    [COUNTER_FROM_DEVICE] = {"cached_prompt_tokens_total",
-                             "Prompt tokens not computed, by where they were.", DEVICE},
-    [COUNTER_FROM_RAM] = {"cached_prompt_tokens_total", NULL, RAM},
-    [COUNTER_FROM_SSD] = {"cached_prompt_tokens_total", NULL, SSD},
-    [COUNTER_NEW] = {"computed_prompt_tokens_total",
-                     "Prompt tokens computed, by why they were not loaded.",
-                     "reason=\"new\""},
-    [COUNTER_CHEAPER] = {"computed_prompt_tokens_total", NULL, "reason=\"cheaper\""},
-    [COUNTER_FAILED] = {"computed_prompt_tokens_total", NULL, "reason=\"failed\""},
-    [COUNTER_LATE] = {"computed_prompt_tokens_total", NULL, "reason=\"late\""},
-    [COUNTER_BUSY] = {"computed_prompt_tokens_total", NULL, "reason=\"busy\""},
-    [COUNTER_PROMOTED_RAM] = {"promoted_bytes_total",
-                              "Bytes of KV brought up, by where they came from.", RAM},
-    [COUNTER_PROMOTED_SSD] = {"promoted_bytes_total", NULL, SSD},
-    [COUNTER_DEMOTED_RAM] = {"demoted_bytes_total",
-                             "Bytes of KV copied down, by where to.", RAM},
-    [COUNTER_DEMOTED_SSD] = {"demoted_bytes_total", NULL, SSD},
-    [COUNTER_EVICTED_DEVICE] = {"evicted_blocks_total", "KV blocks freed to make room.",
-                                DEVICE},
-    [COUNTER_EVICTED_RAM] = {"evicted_blocks_total", NULL, RAM},
-    [COUNTER_EVICTED_SSD] = {"evicted_blocks_total", NULL, SSD},
-    [COUNTER_LOST] = {"lost_blocks_total",
-                      "KV blocks whose last copy was freed to make room."},
-    [COUNTER_QUOTA_RAM] = {"quota_blocks_total",
-                           "KV blocks refused or freed for a tenant's quota.", RAM},
-    [COUNTER_QUOTA_SSD] = {"quota_blocks_total", NULL, SSD},
-    [COUNTER_LOAD_FAILED] = {"load_failures_total", "KV blocks that did not come up."},
-    [COUNTER_STORE_FAILED] = {"store_failures_total",
-                              "KV blocks that could not be copied down."},
-    [COUNTER_DEADLINE] = {"wake_deadlines_passed_total",
-                          "Wakes that computed what had not come in time."},
-    [COUNTER_BUDGET] = {"write_budget_refused_blocks_total",
-                        "KV blocks not written to the SSD for its daily budget."},
-    [COUNTER_SECOND_TOUCH] = {"second_touch_refused_blocks_total",
-                              "KV blocks not written to the SSD as used only once."},
-    [COUNTER_DROPPED_RAM] = {"dropped_blocks_total",
-                             "KV blocks dropped as they could not be read, or were not "
-                             "what they should be.",
-                             RAM},
-    [COUNTER_DROPPED_SSD] = {"dropped_blocks_total", NULL, SSD},
+    [COUNTER_PROMPT_TOKENS] =
+        ONE("prompt_tokens_total", "Prompt tokens of answered requests."),
+    [COUNTER_GENERATION_TOKENS] =
+        ONE("generation_tokens_total", "Generated tokens of answered requests."),
+    [COUNTER_COMPUTED_TOKENS] = ONE(
+        "computed_tokens_total", "Tokens the model computed, recomputation included."),
+    [COUNTER_CACHED_TOKENS] =
+        ONE("cached_tokens_total", "Prompt tokens that did not have to be computed."),
+    [COUNTER_PREEMPTIONS] =
+        ONE("num_preemptions_total", "Sequences put back to make room for others."),
+    [COUNTER_STEPS] = ONE("steps_total", "Steps of the model."),
+    [COUNTER_FROM_DEVICE] =
+        PART("cached_prompt_tokens_total",
+             "Prompt tokens not computed, by where they were.", DEVICE),
+    [COUNTER_FROM_RAM] = PART("cached_prompt_tokens_total", NULL, RAM),
+    [COUNTER_FROM_SSD] = PART("cached_prompt_tokens_total", NULL, SSD),
+    [COUNTER_NEW] =
+        PART("computed_prompt_tokens_total",
+             "Prompt tokens computed, by why they were not loaded.", "reason=\"new\""),
+    [COUNTER_CHEAPER] =
+        PART("computed_prompt_tokens_total", NULL, "reason=\"cheaper\""),
+    [COUNTER_FAILED] = PART("computed_prompt_tokens_total", NULL, "reason=\"failed\""),
+    [COUNTER_LATE] = PART("computed_prompt_tokens_total", NULL, "reason=\"late\""),
+    [COUNTER_BUSY] = PART("computed_prompt_tokens_total", NULL, "reason=\"busy\""),
+    [COUNTER_PROMOTED_RAM] =
+        PART("promoted_bytes_total", "Bytes of KV brought up, by where they came from.",
+             RAM),
+    [COUNTER_PROMOTED_SSD] = PART("promoted_bytes_total", NULL, SSD),
+    [COUNTER_DEMOTED_RAM] =
+        PART("demoted_bytes_total", "Bytes of KV copied down, by where to.", RAM),
+    [COUNTER_DEMOTED_SSD] = PART("demoted_bytes_total", NULL, SSD),
+    [COUNTER_EVICTED_DEVICE] =
+        PART("evicted_blocks_total", "KV blocks freed to make room.", DEVICE),
+    [COUNTER_EVICTED_RAM] = PART("evicted_blocks_total", NULL, RAM),
+    [COUNTER_EVICTED_SSD] = PART("evicted_blocks_total", NULL, SSD),
+    [COUNTER_LOST] =
+        ONE("lost_blocks_total", "KV blocks whose last copy was freed to make room."),
+    [COUNTER_QUOTA_RAM] = PART("quota_blocks_total",
+                               "KV blocks refused or freed for a tenant's quota.", RAM),
+    [COUNTER_QUOTA_SSD] = PART("quota_blocks_total", NULL, SSD),
+    [COUNTER_LOAD_FAILED] =
+        ONE("load_failures_total", "KV blocks that did not come up."),
+    [COUNTER_STORE_FAILED] =
+        ONE("store_failures_total", "KV blocks that could not be copied down."),
+    [COUNTER_DEADLINE] = ONE("wake_deadlines_passed_total",
+                             "Wakes that computed what had not come in time."),
+    [COUNTER_BUDGET] = ONE("write_budget_refused_blocks_total",
+                           "KV blocks not written to the SSD for its daily budget."),
+    [COUNTER_SECOND_TOUCH] = ONE("second_touch_refused_blocks_total",
+                                 "KV blocks not written to the SSD as used only once."),
+    [COUNTER_DROPPED_RAM] =
+        PART("dropped_blocks_total",
+             "KV blocks dropped as they could not be read, or were not "
+             "what they should be.",
+             RAM),
+    [COUNTER_DROPPED_SSD] = PART("dropped_blocks_total", NULL, SSD),
     [COUNTER_IDLE_NS] = {"load_wait_idle_seconds_total",
                          "Time without computing while KV blocks were on their way.",
                          NULL, true},
 };
 
 static const struct series gauges[GAUGES] = {
-    [GAUGE_RUNNING] = {"num_requests_running", "Sequences that are being computed."},
-    [GAUGE_WAITING] = {"num_requests_waiting", "Requests that wait for their start."},
-    [GAUGE_KV_BLOCKS_USED] = {"kv_blocks_used", "KV blocks in use."},
-    [GAUGE_KV_BLOCKS_TOTAL] = {"kv_blocks_total", "KV blocks there are."},
-    [GAUGE_CONNECTIONS] = {"connections", "Open connections of clients."},
-    [GAUGE_WAKING] = {"num_sequences_waking", "Sequences that wait for KV blocks."},
-    [GAUGE_CONVERSATIONS] = {"conversations", "Conversations that are known."},
+    [GAUGE_RUNNING] = ONE("num_requests_running", "Sequences that are being computed."),
+    [GAUGE_WAITING] =
+        ONE("num_requests_waiting", "Requests that wait for their start."),
+    [GAUGE_KV_BLOCKS_USED] = ONE("kv_blocks_used", "KV blocks in use."),
+    [GAUGE_KV_BLOCKS_TOTAL] = ONE("kv_blocks_total", "KV blocks there are."),
+    [GAUGE_CONNECTIONS] = ONE("connections", "Open connections of clients."),
+    [GAUGE_WAKING] = ONE("num_sequences_waking", "Sequences that wait for KV blocks."),
+    [GAUGE_CONVERSATIONS] = ONE("conversations", "Conversations that are known."),
     [GAUGE_USED_DEVICE] =
-        {"tier_used_bytes",
-         "KV bytes in a tier, of those too that only wait to be wanted "
-         "again.",
-         DEVICE},
-    [GAUGE_USED_RAM] = {"tier_used_bytes", NULL, RAM},
-    [GAUGE_USED_SSD] = {"tier_used_bytes", NULL, SSD},
-    [GAUGE_FREE_DEVICE] = {"tier_free_bytes", "KV bytes that a tier takes as it is.",
-                           DEVICE},
-    [GAUGE_FREE_RAM] = {"tier_free_bytes", NULL, RAM},
-    [GAUGE_FREE_SSD] = {"tier_free_bytes", NULL, SSD},
-    [GAUGE_WRITABLE_RAM] = {"tier_writable",
-                            "1: the tier takes blocks; 0: there is none, or its writes "
-                            "have failed and are tried again later.",
-                            RAM},
-    [GAUGE_WRITABLE_SSD] = {"tier_writable", NULL, SSD},
-    [GAUGE_IN_FLIGHT_RAM] = {"tier_transfers_in_flight",
-                             "KV blocks on their way into or out of a tier.", RAM},
-    [GAUGE_IN_FLIGHT_SSD] = {"tier_transfers_in_flight", NULL, SSD},
+        PART("tier_used_bytes",
+             "KV bytes in a tier, of those too that only wait to be wanted "
+             "again.",
+             DEVICE),
+    [GAUGE_USED_RAM] = PART("tier_used_bytes", NULL, RAM),
+    [GAUGE_USED_SSD] = PART("tier_used_bytes", NULL, SSD),
+    [GAUGE_FREE_DEVICE] =
+        PART("tier_free_bytes", "KV bytes that a tier takes as it is.", DEVICE),
+    [GAUGE_FREE_RAM] = PART("tier_free_bytes", NULL, RAM),
+    [GAUGE_FREE_SSD] = PART("tier_free_bytes", NULL, SSD),
+    [GAUGE_WRITABLE_RAM] =
+        PART("tier_writable",
+             "1: the tier takes blocks; 0: there is none, or its writes "
+             "have failed and are tried again later.",
+             RAM),
+    [GAUGE_WRITABLE_SSD] = PART("tier_writable", NULL, SSD),
+    [GAUGE_IN_FLIGHT_RAM] = PART("tier_transfers_in_flight",
+                                 "KV blocks on their way into or out of a tier.", RAM),
+    [GAUGE_IN_FLIGHT_SSD] = PART("tier_transfers_in_flight", NULL, SSD),
 };
 
 static const char *const outcomes[OUTCOMES] = {
@@ -133,27 +145,27 @@ static const struct {
     struct series s;
     const double *bounds;
 } histograms[HISTOGRAMS] = {
-    [HISTOGRAM_TTFT] = {{"time_to_first_token_seconds",
-                         "From the arrival of a request to its first token."},
+    [HISTOGRAM_TTFT] = {ONE("time_to_first_token_seconds",
+                            "From the arrival of a request to its first token."),
                         first_bounds},
-    [HISTOGRAM_ITL] = {{"inter_token_latency_seconds",
-                        "Between two tokens of one reply."},
+    [HISTOGRAM_ITL] = {ONE("inter_token_latency_seconds",
+                           "Between two tokens of one reply."),
                        step_bounds},
-    [HISTOGRAM_E2E] = {{"e2e_request_latency_seconds",
-                        "From the arrival of a request to its end."},
+    [HISTOGRAM_E2E] = {ONE("e2e_request_latency_seconds",
+                           "From the arrival of a request to its end."),
                        whole_bounds},
-    [HISTOGRAM_QUEUE] = {{"request_queue_time_seconds",
-                          "From the arrival of a request to its start."},
+    [HISTOGRAM_QUEUE] = {ONE("request_queue_time_seconds",
+                             "From the arrival of a request to its start."),
                          whole_bounds},
-    [HISTOGRAM_STEP] = {{"step_seconds", "One step of the model."}, step_bounds},
+    [HISTOGRAM_STEP] = {ONE("step_seconds", "One step of the model."), step_bounds},
     [HISTOGRAM_WAKE_DEVICE] =
-        {{"wake_seconds",
-          "From the start of a request to its blocks being there, by "
-          "the slowest tier that one came from.",
-          DEVICE},
+        {PART("wake_seconds",
+              "From the start of a request to its blocks being there, by "
+              "the slowest tier that one came from.",
+              DEVICE),
          wake_bounds},
-    [HISTOGRAM_WAKE_RAM] = {{"wake_seconds", NULL, RAM}, wake_bounds},
-    [HISTOGRAM_WAKE_SSD] = {{"wake_seconds", NULL, SSD}, wake_bounds},
+    [HISTOGRAM_WAKE_RAM] = {PART("wake_seconds", NULL, RAM), wake_bounds},
+    [HISTOGRAM_WAKE_SSD] = {PART("wake_seconds", NULL, SSD), wake_bounds},
 };
 
 struct cells {
