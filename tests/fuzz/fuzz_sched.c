@@ -1,6 +1,6 @@
-/* Any traffic, three bytes an act: the scheduler keeps its invariants, and whatever came
- * ends when no more comes. */
-#include "server/sched.h"
+/* Any traffic, three bytes an act, with a store below or without: the scheduler keeps its
+ * invariants, and whatever came ends when no more comes. */
+#include "tests/server/sched_store.h"
 
 #include <stdlib.h>
 
@@ -41,11 +41,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct kv_shape shape = {1, 1, 2, DTYPE_F32};
     must(backend_open(&b, "cpu", &bo, NULL) == 0);
     must(kv_pool_open(&kv, b, &shape, 12, NULL) == 0);
-    const struct sched_options o = {&kv, 192, 4, 8, 24, 6, 50000000, 1000000000};
+    const struct sched_options o = {
+        .kv = &kv,
+        .capacity = 192,
+        .max_running = 4,
+        .max_jobs = 8,
+        .step_tokens = 24,
+        .max_logits = 6,
+        .step_ns = 50000000,
+        .max_wait_ns = 1000000000,
+    };
     must(sched_open(&s, &o, NULL) == 0);
+    bool stores = size > 0 && data[0] & 1;
+    struct sched_world_store store;
+    if (stores) store_open(&store, &s, &kv, data[0]);
 
     uint64_t now = 1;
     for (; size >= 3; data += 3, size -= 3) {
+        if (stores) store_step(&store, now);
         uint32_t job = data[1] % 8;
         bool there = s.jobs[job].used;
         switch (data[0] % 5) {
@@ -63,8 +76,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (uint32_t i = 0; i < 8; i++)
         if (s.jobs[i].used) sched_pause(&s, i, false, 3);
-    for (int i = 0; s.oldest != SCHED_NONE; i++, must(i < 20000))
+    for (int i = 0; s.oldest != SCHED_NONE; i++, must(i < 20000)) {
+        if (stores) store_step(&store, now);
         step(&s, &now, 10000000);
+    }
+    if (stores) store_close(&store);
     must(kv.n_free == 12);
     sched_close(&s);
     kv_pool_close(&kv);

@@ -1,4 +1,5 @@
 /* What was computed is found again, and nobody can tell by the answer. */
+#include "tests/allocs.h"
 #include "tests/server/engine_prompts.h"
 
 static struct client client, other;
@@ -153,6 +154,30 @@ static void a_full_pool_changes_no_answer(void **state)
     world_close(&w);
 }
 
+/* The names of a prompt are taken memory for by whoever submits it: once for each request. */
+static void a_step_with_a_store_takes_no_memory(void **state)
+{
+    (void)state;
+    struct world w;
+    struct world_options small = keeping;
+    small.blocks = 40;
+    small.context = 40 * 16;
+    small.ram_blocks = 20;
+    world_open(&w, &small);
+    static struct client all[8];
+    struct request *r[8];
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < 8; i++)
+            r[i] = prompt_of(&w, 50 + 20 * i, i + 2, 40, 60);
+        unsigned long before = allocs_so_far();
+        for (uint32_t i = 0; i < 8; i++) client_begin(&all[i], &w, r[i]);
+        for (uint32_t i = 0; i < 8; i++) client_read(&all[i]);
+        if (round > 0) assert_int_equal(allocs_so_far(), before + 8);
+        for (uint32_t i = 0; i < 8; i++) client_end(&all[i]);
+    }
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +187,7 @@ int main(void)
         cmocka_unit_test(tenants_share_nothing),
         cmocka_unit_test(choices_and_scored_prompts_answer_as_without_a_store),
         cmocka_unit_test(a_full_pool_changes_no_answer),
+        cmocka_unit_test(a_step_with_a_store_takes_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
