@@ -1,8 +1,8 @@
 /* api_body.c - the fields of a body, each one once, and what must hold between them.
  *
  * null means the default of any field.  A field that is not in the table is ignored:
- * metadata, store, service_tier, safety_identifier, prompt_cache_key,
- * prompt_cache_retention, prompt_cache_options, parallel_tool_calls, prediction and
+ * metadata, store, service_tier, safety_identifier, prompt_cache_retention,
+ * prompt_cache_options, parallel_tool_calls, prediction and
  * whatever else leaves the answer as it is.  What would change the answer but is not
  * supported has a row, and is refused by name.
  */
@@ -47,6 +47,7 @@ static const struct api_field fields[] = {
     {"add_special_tokens",     COMPLETION, api_field_bool, AT(add_special_tokens), 0, 0, NULL},
     {"add_generation_prompt",  CHAT,       api_field_bool, AT(add_generation_prompt), 0, 0, NULL},
     {"user",                   BOTH,       api_field_text, 0, 0, 0, NULL},
+    {"prompt_cache_key",       BOTH,       api_field_conversation, AT(conversation), 0, 0, NULL},
     {"response_format",        BOTH,       api_field_response_format, 0, 0, 0, NULL},
     {"modalities",             CHAT,       api_field_modalities, 0, 0, 0, NULL},
 

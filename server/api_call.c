@@ -125,6 +125,7 @@ int api_call_make(const struct api *a, enum api_kind kind, const struct api_body
         rc = make_request(c, b, &p->list[i], tenant, &c->part[i], e);
     }
     if (rc == 0) {
+        api_call_name(c, b->conversation);
         *out = c;
     } else {
         free_call(c);
@@ -278,12 +279,26 @@ enum api_state api_call_read(struct api_call *c, struct bytes *out, size_t limit
 
 /* ---- the end ---- */
 
+/* The engine writes the report until the last event. */
+static void add_sources(struct api_usage *u, const struct request *r)
+{
+    struct prompt_sources s;
+    request_prompt_sources(r, &s);
+    for (int i = 0; i < KV_SOURCES; i++) u->sources.cached[i] += s.cached[i];
+    for (int i = 0; i < KV_WHYS; i++) u->sources.computed[i] += s.computed[i];
+    enum kv_source from = request_wake_source(&r->wake);
+    bool slower = u->woken_from == KV_SOURCES || from > u->woken_from;
+    if (from != KV_SOURCES && slower) u->woken_from = from;
+    u->promoted += r->wake.bytes;
+}
+
 struct api_usage api_call_usage(const struct api_call *c)
 {
-    struct api_usage u = {0};
+    struct api_usage u = {.woken_from = KV_SOURCES};
     for (uint32_t i = 0; i < c->n_parts; i++) {
         u.prompt += c->part[i].request->n_ids;  // as the engine took them
         u.cached += c->part[i].cached_tokens;
+        if (c->unfinished == 0) add_sources(&u, c->part[i].request);
     }
     for (uint32_t i = 0; i < c->n_choices; i++) {
         u.completion += c->choice[i].completion_tokens;
@@ -325,23 +340,51 @@ static uint64_t ms_between(uint64_t from, uint64_t to)
     return to > from ? (to - from) / 1000000 : 0;
 }
 
+/* Where the prompt's tokens came from, as far as there are any, and how long it took. */
+static void add_sleep(const struct api_call *c, const struct api_usage *u,
+                      struct bytes *out)
+{
+    const struct request *r = c->part[0].request;
+    const struct kv_wake_report *w = &r->wake;
+    for (int i = 0; i < KV_SOURCES; i++)
+        if (u->sources.cached[i] > 0)
+            bytes_printf(out, " from_%s=%" PRIu64, api_source_name((enum kv_source)i),
+                         u->sources.cached[i]);
+    for (int i = 0; i < KV_WHYS; i++)
+        if (u->sources.computed[i] > 0)
+            bytes_printf(out, " computed_%s=%" PRIu64, api_why_name((enum kv_why)i),
+                         u->sources.computed[i]);
+    if (u->promoted > 0)
+        bytes_printf(out, " promoted=%" PRIu64 " wake_ms=%" PRIu64 " predicted_ms=%.0f",
+                     u->promoted, ms_between(w->began, w->ready),
+                     w->predicted_ns / 1e6);
+}
+
+static void summarize(const struct api_call *c, struct bytes *out)
+{
+    struct api_usage u = api_call_usage(c);
+    bytes_printf(out,
+                 "id=%s outcome=%s prompt=%" PRIu64 " cached=%" PRIu64
+                 " completion=%" PRIu64 " choices=%u stream=%d",
+                 c->id, metrics_outcome_name(outcome_of(c)), u.prompt, u.cached,
+                 u.completion, c->n_choices, c->stream);
+    /* The engine writes the times until the last event. */
+    if (c->unfinished > 0) return;
+    add_sleep(c, &u, out);
+    const struct request_stats *s = &c->part[0].request->stats;
+    bytes_printf(out, " queue_ms=%" PRIu64 " ttft_ms=%" PRIu64 " total_ms=%" PRIu64,
+                 ms_between(s->submitted, s->started),
+                 ms_between(s->submitted, s->first_token),
+                 ms_between(s->submitted, s->finished));
+}
+
 void api_call_summary(struct api_call *c, char *buf, size_t cap)
 {
+    struct bytes out = {0};
     look_for_a_stall(c);
-    struct api_usage u = api_call_usage(c);
-    int n = snprintf(buf, cap,
-                     "id=%s outcome=%s prompt=%" PRIu64 " cached=%" PRIu64
-                     " completion=%" PRIu64 " choices=%u stream=%d",
-                     c->id, metrics_outcome_name(outcome_of(c)), u.prompt, u.cached,
-                     u.completion, c->n_choices, c->stream);
-    /* The engine writes the times until the last event. */
-    if (n < 0 || (size_t)n >= cap || c->unfinished > 0) return;
-    const struct request_stats *s = &c->part[0].request->stats;
-    snprintf(buf + n, cap - (size_t)n,
-             " queue_ms=%" PRIu64 " ttft_ms=%" PRIu64 " total_ms=%" PRIu64,
-             ms_between(s->submitted, s->started),
-             ms_between(s->submitted, s->first_token),
-             ms_between(s->submitted, s->finished));
+    summarize(c, &out);
+    snprintf(buf, cap, "%s", out.failed ? "" : out.data);
+    bytes_free(&out);
 }
 
 void api_call_free(struct api_call *c)

@@ -41,6 +41,16 @@ int api_field_text(const struct api *a, const struct api_field *f, struct json_v
     return json_is(v, JSON_STRING) ? 0 : api_wrong(e, f->name, v, "a string");
 }
 
+int api_field_conversation(const struct api *a, const struct api_field *f,
+                           struct json_value v, struct api_body *b, struct api_error *e)
+{
+    size_t n;
+    (void)a;
+    if (!json_is(v, JSON_STRING)) return api_wrong(e, f->name, v, "a string");
+    int rc = json_string(v, b->conversation, sizeof b->conversation, &n);
+    return api_check_conversation(b->conversation, rc < 0 ? 0 : n, f->name, e);
+}
+
 /* messages and prompt are read when all else is known to be right. */
 int api_field_keep(const struct api *a, const struct api_field *f, struct json_value v,
                    struct api_body *b, struct api_error *e)

@@ -8,6 +8,7 @@
  *     api.c           api_open, api_prepare, the models
  *     api_call.c      a call in progress: submit, read, cancel, free
  *     api_choice.c    the events of one choice become pieces of its answer
+ *     api_conversation.c  conversations by their names
  *     api_logprobs.c  logprobs in the two shapes that OpenAI has for them
  *     api_write.c     the objects of an answer, and their SSE frames
  *     api_json.c      cJSON with one sticky error: struct bytes
@@ -70,6 +71,7 @@ struct api_body {
     char stop[REQUEST_MAX_STOPS][REQUEST_MAX_STOP + 1];
     uint16_t stop_n[REQUEST_MAX_STOPS];
     uint32_t n_stops;
+    char conversation[KVSTORE_CONVERSATION];  // "": not named
 };
 
 /* Read and check all but messages and prompt.  `text` stays the caller's and must live
@@ -94,7 +96,7 @@ api_reader api_field_bool, api_field_count, api_field_real, api_field_text,
     api_field_keep, api_field_unsupported, api_field_model, api_field_n,
     api_field_top_p, api_field_top_k, api_field_seed, api_field_stop,
     api_field_stream_options, api_field_completion_logprobs, api_field_logit_bias,
-    api_field_response_format, api_field_modalities;
+    api_field_response_format, api_field_modalities, api_field_conversation;
 
 /* ---- prompts ---- */
 
@@ -237,8 +239,15 @@ void api_write_done(struct bytes *out);
 void api_write_answer(struct api_call *c, struct bytes *out);
 const char *api_finish_name(enum finish_reason r);
 
+const char *api_source_name(enum kv_source s);
+const char *api_why_name(enum kv_why y);
+
 struct api_usage {
     uint64_t prompt, completion, cached;
+    /* valid when all is finished */
+    struct prompt_sources sources;
+    enum kv_source woken_from;  // KV_SOURCES: nothing was there
+    uint64_t promoted;          // bytes
 };
 struct api_usage api_call_usage(const struct api_call *c);
 

@@ -81,6 +81,64 @@ void api_write_piece(const struct api_call *c, const struct api_piece *p,
     print_frame(out, root);
 }
 
+const char *api_source_name(enum kv_source s)
+{
+    static const char *const names[] = {
+        [KV_DEVICE] = "device", [KV_RAM] = "ram", [KV_SSD] = "ssd"};
+    return names[s];
+}
+
+const char *api_why_name(enum kv_why y)
+{
+    static const char *const names[] = {
+        [KV_WHY_NEW] = "new",       [KV_WHY_CHEAPER] = "cheaper",
+        [KV_WHY_FAILED] = "failed", [KV_WHY_LATE] = "late",
+        [KV_WHY_BUSY] = "busy",
+    };
+    return names[y];
+}
+
+/* Milliseconds to three digits. */
+static void put_ms(struct bytes *out, cJSON *to, const char *name, double ns)
+{
+    double us = ns > 0 && ns < 1e18 ? (double)(uint64_t)(ns / 1e3) : 0;
+    api_put(out, to, name, cJSON_CreateNumber(us / 1e3));
+}
+
+static void put_times(const struct request *r, struct bytes *out, cJSON *to)
+{
+    const struct kv_wake_report *w = &r->wake;
+    uint64_t began = w->began ? w->began : r->stats.started;
+    put_ms(out, to, "queue_ms", (double)began - (double)r->stats.submitted);
+    put_ms(out, to, "wake_ms", (double)w->ready - (double)w->began);
+    put_ms(out, to, "predicted_ms", w->predicted_ns);
+    put_ms(out, to, "without_ms", w->without_ns);
+}
+
+static void put_sleep(const struct api_call *c, const struct api_usage *u,
+                      struct bytes *out, cJSON *root)
+{
+    const struct request *r = c->part[0].request;
+    const char *name = r->wake.conversation;
+    cJSON *o = api_put(out, root, "dormouse", cJSON_CreateObject());
+    api_put(out, o, "conversation",
+            name[0] ? cJSON_CreateString(name) : cJSON_CreateNull());
+    bool woken = u->woken_from != KV_SOURCES;
+    api_put(out, o, "woken_from",
+            woken ? cJSON_CreateString(api_source_name(u->woken_from))
+                  : cJSON_CreateNull());
+    cJSON *tokens = api_put(out, o, "tokens", cJSON_CreateObject());
+    for (int i = 0; i < KV_SOURCES; i++)
+        api_put(out, tokens, api_source_name((enum kv_source)i),
+                cJSON_CreateNumber((double)u->sources.cached[i]));
+    cJSON *computed = api_put(out, o, "computed", cJSON_CreateObject());
+    for (int i = 0; i < KV_WHYS; i++)
+        api_put(out, computed, api_why_name((enum kv_why)i),
+                cJSON_CreateNumber((double)u->sources.computed[i]));
+    api_put(out, o, "promoted_bytes", cJSON_CreateNumber((double)u->promoted));
+    put_times(r, out, o);
+}
+
 static void put_usage(const struct api_call *c, struct bytes *out, cJSON *root)
 {
     struct api_usage u = api_call_usage(c);
@@ -91,6 +149,7 @@ static void put_usage(const struct api_call *c, struct bytes *out, cJSON *root)
             cJSON_CreateNumber((double)(u.prompt + u.completion)));
     cJSON *details = api_put(out, usage, "prompt_tokens_details", cJSON_CreateObject());
     api_put(out, details, "cached_tokens", cJSON_CreateNumber((double)u.cached));
+    put_sleep(c, &u, out, root);
 }
 
 void api_write_usage_frame(const struct api_call *c, struct bytes *out)

@@ -225,13 +225,21 @@ static void look_after(struct engine *e, uint64_t now)
                    "too long for its start");
 }
 
+static void wait(struct engine *e, int64_t ns)
+{
+    uint64_t began = engine_clock();
+    mailbox_wait(&e->mailbox, ns);
+    if (e->sched.n_waking > 0)
+        metrics_count(e->o.metrics, COUNTER_IDLE_NS, engine_clock() - began);
+}
+
 static void *engine_main(void *arg)
 {
     struct engine *e = arg;
     for (bool computed = true; !mailbox_over(&e->mailbox);) {
         bool idle = e->sched.oldest == SCHED_NONE;
         int64_t patience = idle ? -1 : (int64_t)(POLL_MS * MS);
-        if (!computed) mailbox_wait(&e->mailbox, engine_store_patience(e, patience));
+        if (!computed) wait(e, engine_store_patience(e, patience));
         take_requests(e);
         uint64_t now = e->now = engine_clock();
         engine_store_turn(e);
@@ -314,6 +322,11 @@ uint32_t engine_capacity(const struct engine *e)
 size_t engine_event_text_max(const struct engine *e)
 {
     return gate_bytes(e->o.tokenizer);
+}
+
+size_t engine_block_bytes(const struct engine *e)
+{
+    return kv_block_bytes(&e->o.kv->mem.shape);
 }
 
 /* The mailbox has its own lock; that nothing else of the engine is touched is what const

@@ -41,6 +41,8 @@ struct engine_options {
     uint32_t stall_ms;      // with a full outbox, then FINISH_CANCELLED with status 408
     struct kvstore *store;  // borrowed, over this kv; NULL: nothing is kept
     struct cost *cost;      // borrowed, the store's; NULL with it
+    const struct tier *ram,
+        *ssd;  // borrowed, the store's, to tell how they are; or NULL
     const struct engine_tenant *tenants;  // (n_tenants) by request.tenant; borrowed
     uint32_t n_tenants;
     uint32_t copy_ms;  // at the end of a drain, for copying down what is not yet
@@ -71,6 +73,7 @@ void engine_wake(struct engine *e);  // look at cancelled requests now
 uint32_t engine_capacity(const struct engine *e);
 /* The most bytes of text in one event. */
 size_t engine_event_text_max(const struct engine *e);
+size_t engine_block_bytes(const struct engine *e);  // of one KV block
 /* An estimate, in seconds (at least 1), of when a refused request may be tried again. */
 uint32_t engine_retry_after(const struct engine *e);
 

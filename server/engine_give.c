@@ -15,6 +15,7 @@ void engine_publish(struct engine *e)
     metrics_set(e->o.metrics, GAUGE_RUNNING, e->sched.n_running);
     metrics_set(e->o.metrics, GAUGE_WAITING, mailbox_waiting(&e->mailbox));
     metrics_set(e->o.metrics, GAUGE_KV_BLOCKS_USED, used);
+    engine_publish_store(e);
 }
 
 /* ---- the end of a request ---- */
@@ -36,6 +37,7 @@ static void count_answered(struct engine *e, const struct order *o)
 {
     metrics_count(e->o.metrics, COUNTER_PROMPT_TOKENS, o->r->n_ids);
     metrics_count(e->o.metrics, COUNTER_CACHED_TOKENS, o->r->cached_tokens);
+    engine_count_prompt(e, o->r);
     metrics_count(e->o.metrics, COUNTER_GENERATION_TOKENS, o->completion_tokens);
     metrics_observe(e->o.metrics, HISTOGRAM_E2E,
                     engine_clock() - o->r->stats.submitted);

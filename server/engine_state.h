@@ -112,6 +112,12 @@ int64_t engine_store_patience(const struct engine *e, int64_t ns);
 void engine_observe_prefill(struct engine *e, const struct sched_step *p, uint64_t ns);
 void engine_store_drain(struct engine *e);
 
+/* ---- engine_metrics.c ---- */
+
+void engine_count_prompt(struct engine *e, const struct request *r);  // it is answered
+void engine_count_wake(struct engine *e, const struct kv_wake_report *w);
+void engine_publish_store(struct engine *e);
+
 /* ---- engine_command.c ---- */
 
 void commands_open(struct command_queue *q);

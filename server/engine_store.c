@@ -111,10 +111,12 @@ static uint32_t shared(void *arg, uint32_t seq)
 
 /* The first wake of a request is what its answer tells of; one after being put back is
  * the server's own affair. */
-static void note_wake(struct order *o, const struct kv_wake_report *report)
+static void note_wake(struct engine *e, struct order *o,
+                      const struct kv_wake_report *report)
 {
     if (o->woken) return;
     o->woken = true;
+    engine_count_wake(e, report);
     o->r->wake = *report;
     o->r->cached_tokens = report->blocks * KV_BLOCK_TOKENS;
 }
@@ -134,7 +136,7 @@ static uint32_t adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading)
     if (v->report.conversation[0])
         memcpy(o->conversation, v->report.conversation, sizeof o->conversation);
     *loading = v->wake != UINT32_MAX;
-    if (!*loading) note_wake(o, &v->report);
+    if (!*loading) note_wake(e, o, &v->report);
     return n;
 }
 
@@ -185,7 +187,7 @@ static void poll_wakes(struct engine *e)
         if (e->sched.seqs[i].state != SEQ_WAKING) continue;
         if (!kvstore_wake_poll(e->o.store, v->wake, e->now, &n, &v->report)) continue;
         v->wake = UINT32_MAX;
-        note_wake(&e->orders[e->sched.seqs[i].job], &v->report);
+        note_wake(e, &e->orders[e->sched.seqs[i].job], &v->report);
         sched_woken(&e->sched, i, n, e->now);
     }
 }

@@ -281,6 +281,7 @@ int http_open(struct http **out, const struct http_options *o, struct err *err)
     if (rc == 0)
         rc = workers_open(&h->workers, o->options->workers,
                           o->options->max_waiting + o->options->max_running, err);
+    if (rc == 0) rc = workers_open(&h->askers, HTTP_ASKERS, HTTP_QUESTIONS, err);
     if (rc == 0)
         rc = http_listen(o->options, o->keys, &fd, h->address, sizeof h->address, err);
     if (rc == 0) {
@@ -340,6 +341,7 @@ void http_stop(struct http *h, uint32_t flush_ms)
     /* No connection may be suspended when the library stops.  None is: after this the
      * workers have woken theirs, and the engine is drained. */
     workers_stop(h->workers);
+    workers_stop(h->askers);
     MHD_stop_daemon(h->daemon);
     h->daemon = NULL;
 }
@@ -349,6 +351,7 @@ void http_close(struct http *h)
     if (!h) return;
     http_stop(h, 0);
     workers_close(h->workers);
+    workers_close(h->askers);
     watch_close(h->watch);
     free(h->tenant_posts);
     free(h);

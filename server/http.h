@@ -1,11 +1,15 @@
 /* http.h - sockets and HTTP: connections in, requests to the API, answers out.
  *
  * Owns     the listening socket, every connection, the threads that serve them, and the
- *          workers that prepare requests.
+ *          workers that prepare requests and ask about conversations.
  * Paths    POST /v1/chat/completions, /v1/completions; GET /v1/models, /v1/models/ID,
- *          /health, /metrics, /; HEAD wherever GET.  A path is taken as it is written:
- *          "//v1/models" and "/v1/../metrics" are unknown.  With keys every path but
- *          /health needs one, known or not.
+ *          /health, /metrics, /; GET /v1/conversations?after=ID&limit=N, GET and DELETE
+ *          /v1/conversations/ID, POST .../ID/sleep, .../ID/wake, .../ID/hold?ttl=SECONDS;
+ *          HEAD wherever GET.  A path is taken as it is written: "//v1/models" and
+ *          "/v1/../metrics" are unknown.  With keys every path but /health needs one,
+ *          known or not.
+ * Names    a POST's X-Conversation-Id names its conversation, and goes before the body's
+ *          prompt_cache_key.
  * Types    a POST's Content-Type is application/json, with or without parameters; none
  *          at all is taken as that.  Bodies come as they are: no Content-Encoding.
  * Bounds   a connection takes a 32 KiB arena (longer heads, and those of more than 100

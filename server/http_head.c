@@ -26,6 +26,9 @@ static enum MHD_Result note_field(void *arg, enum MHD_ValueKind kind, const char
         h->content_type = value;
     } else if (strcasecmp(name, "Content-Encoding") == 0) {
         h->content_encoding = value;
+    } else if (strcasecmp(name, HTTP_CONVERSATION) == 0) {
+        h->conversation = value;
+        h->n_conversation++;
     } else if (strcasecmp(name, "Host") == 0) {
         h->n_host++;
     } else if (strcasecmp(name, "Expect") == 0) {
@@ -128,4 +131,17 @@ int head_check_type(struct exchange *x, const struct head *h)
         return api_fail(&x->error, 415, NULL, NULL,
                         "Content-Encoding is not supported; send the body as it is.");
     return 0;
+}
+
+int head_conversation(struct exchange *x, const struct head *h)
+{
+    if (h->n_conversation == 0) return 0;
+    if (h->n_conversation > 1)
+        return api_fail(&x->error, 400, "invalid_value", HTTP_CONVERSATION,
+                        "The request has %u " HTTP_CONVERSATION " fields, not one.",
+                        h->n_conversation);
+    size_t n = strlen(h->conversation);
+    int rc = api_check_conversation(h->conversation, n, HTTP_CONVERSATION, &x->error);
+    if (rc == 0) memcpy(x->conversation, h->conversation, n + 1);
+    return rc;
 }

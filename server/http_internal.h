@@ -6,6 +6,7 @@
  *     http_head.c    what a request's head says, and what is refused for it alone
  *     http_route.c   one exchange: the library's callback, paths, GET
  *     http_post.c    one POST: body, worker, engine, answer
+ *     http_conversation.c  requests about conversations
  *     http_answer.c  answers, in order or straight to the socket
  *
  * A connection lives as long as its socket; an exchange is one request and its answer
@@ -27,10 +28,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define HTTP_ARENA      (32u << 10)  // of a connection: its head, and what it sends
-#define HTTP_CHUNK      (64u << 10)  // of a stream, read at one time
-#define HTTP_MAX_FIELDS 100          // header fields of one request
-#define HTTP_LINGER_MS  5000         // for a client to read why its body is not wanted
+#define HTTP_ARENA        (32u << 10)  // of a connection: its head, and what it sends
+#define HTTP_CHUNK        (64u << 10)  // of a stream, read at one time
+#define HTTP_MAX_FIELDS   100          // header fields of one request
+#define HTTP_CONVERSATION "X-Conversation-Id"
+#define HTTP_ASKERS       2     // threads
+#define HTTP_QUESTIONS    64    // that wait for one of them
+#define HTTP_LINGER_MS    5000  // for a client to read why its body is not wanted
 
 enum http_state { HTTP_LOADING, HTTP_READY, HTTP_DRAINING };
 
@@ -41,6 +45,7 @@ struct http {
     struct MHD_Daemon *daemon;
     struct watch *watch;
     struct workers *workers;
+    struct workers *askers;  // they wait for the engine's answers about conversations
     char address[300];
     uint32_t max_connections;
     atomic_int state;
@@ -75,6 +80,8 @@ struct connection {
 struct head {
     const char *authorization, *content_type, *content_encoding, *transfer_encoding;
     const char *content_length;
+    const char *conversation;
+    uint32_t n_conversation;
     uint32_t n_fields, n_authorization, n_content_length, n_transfer_encoding, n_host;
     bool blank_in_name;  // of a field
     bool expects;        // 100-continue: it waits for leave to send its body
@@ -108,6 +115,9 @@ struct exchange {
     const char *challenge;   // WWW-Authenticate of a 401
     const char *allow;       // Allow of a 405
 
+    struct api_question question;             // about conversations
+    char conversation[KVSTORE_CONVERSATION];  // of a POST's head; "": not named
+
     /* POST */
     struct bytes body;
     size_t charged;  // of http.body_bytes
@@ -116,7 +126,7 @@ struct exchange {
     struct bytes out;  // answer read and not yet sent
     size_t sent;       // of it
     bool ended;        // the stream's last byte is in out
-    char summary[256];
+    char summary[512];
 
     /* guarded by connection.lock */
     struct api_call *call;
@@ -154,6 +164,7 @@ NODISCARD int head_check(struct exchange *x, const struct head *h, const char *t
 /* The tenant of the key presented; a 401 where there is none. */
 NODISCARD int head_authorize(struct exchange *x, const struct head *h);
 NODISCARD int head_check_type(struct exchange *x, const struct head *h);
+NODISCARD int head_conversation(struct exchange *x, const struct head *h);
 uint64_t
 head_length(const struct head *h);  // Content-Length; UINT64_MAX: too many digits
 
@@ -165,7 +176,20 @@ enum api_kind exchange_kind(const struct exchange *x);  // of a POST
 bool exchange_is_post(const struct exchange *x);
 bool exchange_is_quiet(const struct exchange *x);  // logged as a detail only
 
+/* Undo percent-encoding in place; false where it is malformed or hides a NUL. */
+bool http_unescape(char *s);
+
+/* http_conversation.c */
+NODISCARD int conversation_read(struct exchange *x);  // by path, method and arguments
+enum MHD_Result conversation_ask(struct exchange *x);
+
 /* http_post.c */
+/* Let one of the workers do it, and what comes of it be answered. */
+enum MHD_Result exchange_work(struct exchange *x, struct workers *w,
+                              void (*run)(struct job *j));
+/* The last that the worker does with it: rc < 0 is answered by x->error; else x->out is
+ * the answer, or the call's. */
+void exchange_prepared(struct exchange *x, int rc);
 enum MHD_Result post_body(struct exchange *x, const char *data, size_t *n);
 enum MHD_Result post_continue(struct exchange *x);
 void post_release_body(struct exchange *x);

@@ -72,6 +72,18 @@ void post_release_body(struct exchange *x)
     bytes_free(&x->body);
 }
 
+void exchange_prepared(struct exchange *x, int rc)
+{
+    struct connection *c = x->connection;
+    pthread_mutex_lock(&c->lock);
+    x->prepared = true;
+    x->prepare_rc = rc;
+    /* A client that left while its requests were handed over. */
+    if (x->gone && x->call) api_call_cancel(x->call);
+    exchange_wake_locked(x);
+    pthread_mutex_unlock(&c->lock);
+}
+
 static void prepare(struct job *j)
 {
     struct exchange *x = CONTAINER_OF(j, struct exchange, job);
@@ -82,6 +94,7 @@ static void prepare(struct job *j)
     int rc = api_prepare(api, exchange_kind(x), x->body.data ? x->body.data : "",
                          x->body.n, x->tenant, &call, &x->error);
     post_release_body(x);
+    if (rc == 0 && x->conversation[0]) api_call_name(call, x->conversation);
 
     pthread_mutex_lock(&c->lock);
     x->call = call;
@@ -89,13 +102,7 @@ static void prepare(struct job *j)
     pthread_mutex_unlock(&c->lock);
     if (rc == 0 && !gone) rc = api_submit(call, wake, x, &x->error);
 
-    pthread_mutex_lock(&c->lock);
-    x->prepared = true;
-    x->prepare_rc = rc;
-    /* A client that left while its requests were handed over. */
-    if (x->gone && x->call) api_call_cancel(x->call);
-    exchange_wake_locked(x);
-    pthread_mutex_unlock(&c->lock);
+    exchange_prepared(x, rc);
 }
 
 /* ---- the body ---- */
@@ -119,15 +126,15 @@ static bool charge(struct exchange *x)
     return before + more <= BODIES * h->options->max_body;
 }
 
-static enum MHD_Result start_work(struct exchange *x)
+enum MHD_Result exchange_work(struct exchange *x, struct workers *w,
+                              void (*run)(struct job *j))
 {
     struct connection *c = x->connection;
     if (!connection_phase(c, PHASE_WORK, 0)) return MHD_NO;
     watch_await(exchange_http(x)->watch, &c->item);
-    x->job.run = prepare;
+    x->job.run = run;
     x->state = EXCHANGE_WORK;
-    if (workers_submit(exchange_http(x)->workers, &x->job) == 0)
-        return post_continue(x);
+    if (workers_submit(w, &x->job) == 0) return post_continue(x);
 
     post_release_body(x);
     api_fail(&x->error, 503, NULL, NULL, "Too many requests wait to be read.");
@@ -137,7 +144,7 @@ static enum MHD_Result start_work(struct exchange *x)
 
 enum MHD_Result post_body(struct exchange *x, const char *data, size_t *n)
 {
-    if (*n == 0) return start_work(x);
+    if (*n == 0) return exchange_work(x, exchange_http(x)->workers, prepare);
     if (*n > exchange_http(x)->options->max_body - x->body.n)
         return refuse(x, 413, "The body is larger than the limit.");
     bytes_add(&x->body, data, *n);
@@ -201,6 +208,9 @@ enum MHD_Result post_continue(struct exchange *x)
         if (park(x)) return MHD_YES;
     if (is_gone(x)) return MHD_NO;
     if (x->prepare_rc) return answer_error(x);
+    if (!x->call)
+        return x->out.failed ? no_memory(x)
+                             : answer_bytes(x, 200, "application/json", &x->out);
 
     for (;;) {
         enum api_state s = api_call_read(x->call, &x->out, HTTP_CHUNK, &x->error);

@@ -33,6 +33,11 @@ static enum MHD_Result get_root(struct exchange *x)
                           "POST /v1/completions\n"
                           "GET  /v1/models\n"
                           "GET  /v1/models/ID\n"
+                          "GET  /v1/conversations\n"
+                          "GET  /v1/conversations/ID (or DELETE)\n"
+                          "POST /v1/conversations/ID/sleep\n"
+                          "POST /v1/conversations/ID/wake\n"
+                          "POST /v1/conversations/ID/hold?ttl=SECONDS\n"
                           "GET  /health\n"
                           "GET  /metrics\n");
     return answer_bytes(x, 200, "text/plain; charset=utf-8", &body);
@@ -65,8 +70,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Undo percent-encoding in place; false where it is malformed or hides a NUL. */
-static bool unescape(char *s)
+bool http_unescape(char *s)
 {
     char *to = s;
     for (; *s; s++, to++) {
@@ -86,7 +90,7 @@ static enum MHD_Result get_model(struct exchange *x)
     struct api *api = ready_api(x);
     if (!api) return answer_error(x);
     struct bytes body = {0};
-    if (!unescape(x->id)) {
+    if (!http_unescape(x->id)) {
         api_fail(&x->error, 400, NULL, "model",
                  "The model's name is not well encoded.");
         return answer_error(x);
@@ -106,8 +110,9 @@ struct route {
     bool open;    // asks for no key
     bool quiet;   // asked all the time by machines: logged as a detail
     bool post;
-    enum api_kind kind;                          // POST
-    enum MHD_Result (*get)(struct exchange *x);  // GET
+    bool asks;           // about conversations, by several methods
+    enum api_kind kind;  // POST
+    enum MHD_Result (*get)(struct exchange *x);  // of all that is no `post`
 };
 
 static const struct route routes[] = {
@@ -115,6 +120,11 @@ static const struct route routes[] = {
     {.path = "/v1/completions", .post = true, .kind = API_COMPLETION},
     {.path = "/v1/models", .get = get_models},
     {.path = "/v1/models/", .prefix = true, .get = get_model},
+    {.path = "/v1/conversations", .asks = true, .get = conversation_ask},
+    {.path = "/v1/conversations/",
+     .prefix = true,
+     .asks = true,
+     .get = conversation_ask},
     {.path = "/health", .open = true, .quiet = true, .get = get_health},
     {.path = "/metrics", .quiet = true, .get = get_metrics},
     {.path = "/", .get = get_root},
@@ -211,9 +221,10 @@ static int judge_head(struct exchange *x, const struct head *h, const char *targ
     if (!x->route)
         return api_fail(&x->error, 404, NULL, NULL,
                         "There is nothing at this path; GET / lists what there is.");
+    if (x->route->asks) return conversation_read(x) ? -EINVAL : take_place(x);
     if (check_method(x)) return -EINVAL;
     if (!exchange_is_post(x)) return 0;
-    if (head_check_type(x, h)) return -EINVAL;
+    if (head_check_type(x, h) || head_conversation(x, h)) return -EINVAL;
     return take_place(x);
 }
 

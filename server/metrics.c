@@ -1,6 +1,7 @@
 #include "server/metrics.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,30 +20,118 @@ static const double whole_bounds[MAX_BUCKETS] = {
     0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5,
     5,     10,   15,    20,   30,  40,  50,  60,  120, 240, 480, 960, 1920};
 
+static const double wake_bounds[MAX_BUCKETS] = {
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+    0.1,    0.25,    0.5,    1,     2.5,    5,     10,   20,    40};
+
+/* Those of one name stand side by side and differ in their label; the first has the help,
+ * the others NULL. */
 struct series {
     const char *name, *help;
+    const char *label;  // "tier=\"ram\""; NULL: none but the model's
+    bool seconds;       // counted in nanoseconds
 };
 
+#define DEVICE "tier=\"device\""
+#define RAM    "tier=\"ram\""
+#define SSD    "tier=\"ssd\""
+
+/* clang-format off */
+#define ONE(name, help)         {name, help, NULL, false}
+#define PART(name, help, label) {name, help, label, false}
+/* clang-format on */
+
 static const struct series counters[COUNTERS] = {
-    [COUNTER_PROMPT_TOKENS] = {"prompt_tokens_total",
-                               "Prompt tokens of answered requests."},
-    [COUNTER_GENERATION_TOKENS] = {"generation_tokens_total",
-                                   "Generated tokens of answered requests."},
-    [COUNTER_COMPUTED_TOKENS] = {"computed_tokens_total",
-                                 "Tokens the model computed, recomputation included."},
-    [COUNTER_CACHED_TOKENS] = {"cached_tokens_total",
-                               "Prompt tokens that did not have to be computed."},
-    [COUNTER_PREEMPTIONS] = {"num_preemptions_total",
-                             "Sequences put back to make room for others."},
-    [COUNTER_STEPS] = {"steps_total", "Steps of the model."},
+    [COUNTER_PROMPT_TOKENS] =
+        ONE("prompt_tokens_total", "Prompt tokens of answered requests."),
+    [COUNTER_GENERATION_TOKENS] =
+        ONE("generation_tokens_total", "Generated tokens of answered requests."),
+    [COUNTER_COMPUTED_TOKENS] = ONE(
+        "computed_tokens_total", "Tokens the model computed, recomputation included."),
+    [COUNTER_CACHED_TOKENS] =
+        ONE("cached_tokens_total", "Prompt tokens that did not have to be computed."),
+    [COUNTER_PREEMPTIONS] =
+        ONE("num_preemptions_total", "Sequences put back to make room for others."),
+    [COUNTER_STEPS] = ONE("steps_total", "Steps of the model."),
+    [COUNTER_FROM_DEVICE] =
+        PART("cached_prompt_tokens_total",
+             "Prompt tokens not computed, by where they were.", DEVICE),
+    [COUNTER_FROM_RAM] = PART("cached_prompt_tokens_total", NULL, RAM),
+    [COUNTER_FROM_SSD] = PART("cached_prompt_tokens_total", NULL, SSD),
+    [COUNTER_NEW] =
+        PART("computed_prompt_tokens_total",
+             "Prompt tokens computed, by why they were not loaded.", "reason=\"new\""),
+    [COUNTER_CHEAPER] =
+        PART("computed_prompt_tokens_total", NULL, "reason=\"cheaper\""),
+    [COUNTER_FAILED] = PART("computed_prompt_tokens_total", NULL, "reason=\"failed\""),
+    [COUNTER_LATE] = PART("computed_prompt_tokens_total", NULL, "reason=\"late\""),
+    [COUNTER_BUSY] = PART("computed_prompt_tokens_total", NULL, "reason=\"busy\""),
+    [COUNTER_PROMOTED_RAM] =
+        PART("promoted_bytes_total", "Bytes of KV brought up, by where they came from.",
+             RAM),
+    [COUNTER_PROMOTED_SSD] = PART("promoted_bytes_total", NULL, SSD),
+    [COUNTER_DEMOTED_RAM] =
+        PART("demoted_bytes_total", "Bytes of KV copied down, by where to.", RAM),
+    [COUNTER_DEMOTED_SSD] = PART("demoted_bytes_total", NULL, SSD),
+    [COUNTER_EVICTED_DEVICE] =
+        PART("evicted_blocks_total", "KV blocks freed to make room.", DEVICE),
+    [COUNTER_EVICTED_RAM] = PART("evicted_blocks_total", NULL, RAM),
+    [COUNTER_EVICTED_SSD] = PART("evicted_blocks_total", NULL, SSD),
+    [COUNTER_LOST] =
+        ONE("lost_blocks_total", "KV blocks whose last copy was freed to make room."),
+    [COUNTER_QUOTA_RAM] = PART("quota_blocks_total",
+                               "KV blocks refused or freed for a tenant's quota.", RAM),
+    [COUNTER_QUOTA_SSD] = PART("quota_blocks_total", NULL, SSD),
+    [COUNTER_LOAD_FAILED] =
+        ONE("load_failures_total", "KV blocks that did not come up."),
+    [COUNTER_STORE_FAILED] =
+        ONE("store_failures_total", "KV blocks that could not be copied down."),
+    [COUNTER_DEADLINE] = ONE("wake_deadlines_passed_total",
+                             "Wakes that computed what had not come in time."),
+    [COUNTER_BUDGET] = ONE("write_budget_refused_blocks_total",
+                           "KV blocks not written to the SSD for its daily budget."),
+    [COUNTER_SECOND_TOUCH] = ONE("second_touch_refused_blocks_total",
+                                 "KV blocks not written to the SSD as used only once."),
+    [COUNTER_DROPPED_RAM] =
+        PART("dropped_blocks_total",
+             "KV blocks dropped as they could not be read, or were not "
+             "what they should be.",
+             RAM),
+    [COUNTER_DROPPED_SSD] = PART("dropped_blocks_total", NULL, SSD),
+    [COUNTER_IDLE_NS] = {"load_wait_idle_seconds_total",
+                         "Time without computing while KV blocks were on their way.",
+                         NULL, true},
 };
 
 static const struct series gauges[GAUGES] = {
-    [GAUGE_RUNNING] = {"num_requests_running", "Sequences that are being computed."},
-    [GAUGE_WAITING] = {"num_requests_waiting", "Requests that wait for their start."},
-    [GAUGE_KV_BLOCKS_USED] = {"kv_blocks_used", "KV blocks in use."},
-    [GAUGE_KV_BLOCKS_TOTAL] = {"kv_blocks_total", "KV blocks there are."},
-    [GAUGE_CONNECTIONS] = {"connections", "Open connections of clients."},
+    [GAUGE_RUNNING] = ONE("num_requests_running", "Sequences that are being computed."),
+    [GAUGE_WAITING] =
+        ONE("num_requests_waiting", "Requests that wait for their start."),
+    [GAUGE_KV_BLOCKS_USED] = ONE("kv_blocks_used", "KV blocks in use."),
+    [GAUGE_KV_BLOCKS_TOTAL] = ONE("kv_blocks_total", "KV blocks there are."),
+    [GAUGE_CONNECTIONS] = ONE("connections", "Open connections of clients."),
+    [GAUGE_WAKING] = ONE("num_sequences_waking", "Sequences that wait for KV blocks."),
+    [GAUGE_CONVERSATIONS] = ONE("conversations", "Conversations that are known."),
+    [GAUGE_USED_DEVICE] =
+        PART("tier_used_bytes",
+             "KV bytes in a tier, of those too that only wait to be wanted "
+             "again.",
+             DEVICE),
+    [GAUGE_USED_RAM] = PART("tier_used_bytes", NULL, RAM),
+    [GAUGE_USED_SSD] = PART("tier_used_bytes", NULL, SSD),
+    [GAUGE_FREE_DEVICE] =
+        PART("tier_free_bytes", "KV bytes that a tier takes as it is.", DEVICE),
+    [GAUGE_FREE_RAM] = PART("tier_free_bytes", NULL, RAM),
+    [GAUGE_FREE_SSD] = PART("tier_free_bytes", NULL, SSD),
+    [GAUGE_WRITABLE_RAM] =
+        PART("tier_writable",
+             "1: the tier takes blocks; 0: there is none, or its writes "
+             "have failed and are tried again later.",
+             RAM),
+    [GAUGE_WRITABLE_SSD] = PART("tier_writable", NULL, SSD),
+    [GAUGE_IN_FLIGHT_RAM] = PART("tier_transfers_in_flight",
+                                 "KV blocks on their way into or out of a tier.", RAM),
+    [GAUGE_IN_FLIGHT_SSD] = PART("tier_transfers_in_flight", NULL, SSD),
 };
 
 static const char *const outcomes[OUTCOMES] = {
@@ -56,19 +145,27 @@ static const struct {
     struct series s;
     const double *bounds;
 } histograms[HISTOGRAMS] = {
-    [HISTOGRAM_TTFT] = {{"time_to_first_token_seconds",
-                         "From the arrival of a request to its first token."},
+    [HISTOGRAM_TTFT] = {ONE("time_to_first_token_seconds",
+                            "From the arrival of a request to its first token."),
                         first_bounds},
-    [HISTOGRAM_ITL] = {{"inter_token_latency_seconds",
-                        "Between two tokens of one reply."},
+    [HISTOGRAM_ITL] = {ONE("inter_token_latency_seconds",
+                           "Between two tokens of one reply."),
                        step_bounds},
-    [HISTOGRAM_E2E] = {{"e2e_request_latency_seconds",
-                        "From the arrival of a request to its end."},
+    [HISTOGRAM_E2E] = {ONE("e2e_request_latency_seconds",
+                           "From the arrival of a request to its end."),
                        whole_bounds},
-    [HISTOGRAM_QUEUE] = {{"request_queue_time_seconds",
-                          "From the arrival of a request to its start."},
+    [HISTOGRAM_QUEUE] = {ONE("request_queue_time_seconds",
+                             "From the arrival of a request to its start."),
                          whole_bounds},
-    [HISTOGRAM_STEP] = {{"step_seconds", "One step of the model."}, step_bounds},
+    [HISTOGRAM_STEP] = {ONE("step_seconds", "One step of the model."), step_bounds},
+    [HISTOGRAM_WAKE_DEVICE] =
+        {PART("wake_seconds",
+              "From the start of a request to its blocks being there, by "
+              "the slowest tier that one came from.",
+              DEVICE),
+         wake_bounds},
+    [HISTOGRAM_WAKE_RAM] = {PART("wake_seconds", NULL, RAM), wake_bounds},
+    [HISTOGRAM_WAKE_SSD] = {PART("wake_seconds", NULL, SSD), wake_bounds},
 };
 
 struct cells {
@@ -134,6 +231,11 @@ void metrics_count(struct metrics *m, enum counter c, uint64_t n)
     add(&m->counter[c], n);
 }
 
+void metrics_total(struct metrics *m, enum counter c, uint64_t total)
+{
+    atomic_store_explicit(&m->counter[c], total, memory_order_relaxed);
+}
+
 void metrics_outcome(struct metrics *m, enum outcome o)
 {
     add(&m->outcome[o], 1);
@@ -184,27 +286,62 @@ static void head(struct bytes *out, const char *name, const char *help,
                  name, type);
 }
 
+static void head_of(const struct series *s, const char *type, struct bytes *out)
+{
+    if (s->help) head(out, s->name, s->help, type);
+}
+
+/* "{model_name="...",tier="ram"} " behind a name. */
+static void labels(const struct metrics *m, const struct series *s, struct bytes *out)
+{
+    bool any = s->label != NULL;
+    bytes_printf(out, "{%s%s%s} ", m->label, any ? "," : "", any ? s->label : "");
+}
+
+static void render_bucket(const struct metrics *m, const struct series *s,
+                          const char *bound, uint64_t n, struct bytes *out)
+{
+    bool any = s->label != NULL;
+    bytes_printf(out, "dormouse_%s_bucket{%s%s%s,le=\"%s\"} %llu\n", s->name, m->label,
+                 any ? "," : "", any ? s->label : "", bound, (unsigned long long)n);
+}
+
 static void render_histogram(const struct metrics *m, enum histogram h,
                              struct bytes *out)
 {
-    const char *name = histograms[h].s.name;
+    const struct series *s = &histograms[h].s;
     const double *bounds = histograms[h].bounds;
-    head(out, name, histograms[h].s.help, "histogram");
+    char bound[32];
+    head_of(s, "histogram", out);
 
     /* The count is the sum of the buckets read, so that the two never disagree. */
     uint64_t n = 0;
     for (uint32_t i = 0; i < MAX_BUCKETS && bounds[i] > 0; i++) {
         n += get(&m->histogram[h].bucket[i]);
-        bytes_printf(out, "dormouse_%s_bucket{%s,le=\"%g\"} %llu\n", name, m->label,
-                     bounds[i], (unsigned long long)n);
+        snprintf(bound, sizeof bound, "%g", bounds[i]);
+        render_bucket(m, s, bound, n, out);
     }
     n += get(&m->histogram[h].bucket[MAX_BUCKETS]);
-    bytes_printf(out, "dormouse_%s_bucket{%s,le=\"+Inf\"} %llu\n", name, m->label,
-                 (unsigned long long)n);
-    bytes_printf(out, "dormouse_%s_sum{%s} %.9f\n", name, m->label,
-                 (double)get(&m->histogram[h].sum) / 1e9);
-    bytes_printf(out, "dormouse_%s_count{%s} %llu\n", name, m->label,
-                 (unsigned long long)n);
+    render_bucket(m, s, "+Inf", n, out);
+    bytes_printf(out, "dormouse_%s_sum", s->name);
+    labels(m, s, out);
+    bytes_printf(out, "%.9f\n", (double)get(&m->histogram[h].sum) / 1e9);
+    bytes_printf(out, "dormouse_%s_count", s->name);
+    labels(m, s, out);
+    bytes_printf(out, "%llu\n", (unsigned long long)n);
+}
+
+static void render_counter(const struct metrics *m, enum counter c, struct bytes *out)
+{
+    const struct series *s = &counters[c];
+    uint64_t n = get(&m->counter[c]);
+    head_of(s, "counter", out);
+    bytes_printf(out, "dormouse_%s", s->name);
+    labels(m, s, out);
+    if (s->seconds)
+        bytes_printf(out, "%.9f\n", (double)n / 1e9);
+    else
+        bytes_printf(out, "%llu\n", (unsigned long long)n);
 }
 
 static long long gauge(const struct metrics *m, enum gauge g)
@@ -216,9 +353,10 @@ static long long gauge(const struct metrics *m, enum gauge g)
 static void render_gauges(const struct metrics *m, struct bytes *out)
 {
     for (uint32_t i = 0; i < GAUGES; i++) {
-        head(out, gauges[i].name, gauges[i].help, "gauge");
-        bytes_printf(out, "dormouse_%s{%s} %lld\n", gauges[i].name, m->label,
-                     gauge(m, i));
+        head_of(&gauges[i], "gauge", out);
+        bytes_printf(out, "dormouse_%s", gauges[i].name);
+        labels(m, &gauges[i], out);
+        bytes_printf(out, "%lld\n", gauge(m, i));
     }
     long long total = gauge(m, GAUGE_KV_BLOCKS_TOTAL);
     long long used = gauge(m, GAUGE_KV_BLOCKS_USED);
@@ -232,11 +370,7 @@ static void render_gauges(const struct metrics *m, struct bytes *out)
 
 void metrics_render(const struct metrics *m, struct bytes *out)
 {
-    for (uint32_t i = 0; i < COUNTERS; i++) {
-        head(out, counters[i].name, counters[i].help, "counter");
-        bytes_printf(out, "dormouse_%s{%s} %llu\n", counters[i].name, m->label,
-                     (unsigned long long)get(&m->counter[i]));
-    }
+    for (uint32_t i = 0; i < COUNTERS; i++) render_counter(m, i, out);
     head(out, "requests_total", "Calls that compute, by how they ended.", "counter");
     for (uint32_t i = 0; i < OUTCOMES; i++)
         bytes_printf(out, "dormouse_requests_total{%s,outcome=\"%s\"} %llu\n", m->label,

@@ -7,6 +7,8 @@
  *          e2e_request_latency_seconds, request_queue_time_seconds,
  *          num_requests_running, num_requests_waiting, kv_cache_usage_perc,
  *          prompt_tokens_total, generation_tokens_total, requests_total by outcome ...
+ * Tokens   cached_prompt_tokens_total by tier and computed_prompt_tokens_total by reason
+ *          are together prompt_tokens_total: each request counts when it is answered.
  * Threads  any thread may add, set and render.
  */
 #ifndef SERVER_METRICS_H
@@ -32,6 +34,34 @@ enum counter {
     COUNTER_CACHED_TOKENS,      // prompt tokens that were not computed
     COUNTER_PREEMPTIONS,        // sequences put back to make room
     COUNTER_STEPS,
+    /* Of answered requests; together what COUNTER_PROMPT_TOKENS says. */
+    COUNTER_FROM_DEVICE,
+    COUNTER_FROM_RAM,
+    COUNTER_FROM_SSD,
+    COUNTER_NEW,
+    COUNTER_CHEAPER,
+    COUNTER_FAILED,
+    COUNTER_LATE,
+    COUNTER_BUSY,
+    /* Of the tiers and the store over them. */
+    COUNTER_PROMOTED_RAM,  // bytes, from
+    COUNTER_PROMOTED_SSD,
+    COUNTER_DEMOTED_RAM,  // bytes, into
+    COUNTER_DEMOTED_SSD,
+    COUNTER_EVICTED_DEVICE,  // blocks
+    COUNTER_EVICTED_RAM,
+    COUNTER_EVICTED_SSD,
+    COUNTER_LOST,
+    COUNTER_QUOTA_RAM,
+    COUNTER_QUOTA_SSD,
+    COUNTER_LOAD_FAILED,
+    COUNTER_STORE_FAILED,
+    COUNTER_DEADLINE,
+    COUNTER_BUDGET,
+    COUNTER_SECOND_TOUCH,
+    COUNTER_DROPPED_RAM,  // blocks whose bytes were not what they should be
+    COUNTER_DROPPED_SSD,
+    COUNTER_IDLE_NS,  // nothing was computed because blocks were on their way
     COUNTERS
 };
 
@@ -41,6 +71,18 @@ enum gauge {
     GAUGE_KV_BLOCKS_USED,
     GAUGE_KV_BLOCKS_TOTAL,
     GAUGE_CONNECTIONS,
+    GAUGE_WAKING,  // sequences
+    GAUGE_CONVERSATIONS,
+    GAUGE_USED_DEVICE,  // bytes
+    GAUGE_USED_RAM,
+    GAUGE_USED_SSD,
+    GAUGE_FREE_DEVICE,
+    GAUGE_FREE_RAM,
+    GAUGE_FREE_SSD,
+    GAUGE_WRITABLE_RAM,
+    GAUGE_WRITABLE_SSD,
+    GAUGE_IN_FLIGHT_RAM,  // transfers, loads and stores
+    GAUGE_IN_FLIGHT_SSD,
     GAUGES
 };
 
@@ -50,6 +92,9 @@ enum histogram {
     HISTOGRAM_E2E,
     HISTOGRAM_QUEUE,
     HISTOGRAM_STEP,
+    HISTOGRAM_WAKE_DEVICE,  // by the slowest tier that something came from
+    HISTOGRAM_WAKE_RAM,
+    HISTOGRAM_WAKE_SSD,
     HISTOGRAMS
 };
 
@@ -59,6 +104,8 @@ NODISCARD int metrics_open(struct metrics **out, const char *model_name,
 void metrics_close(struct metrics *m);
 
 void metrics_count(struct metrics *m, enum counter c, uint64_t n);
+/* For what its owner alone counts, elsewhere: the count so far, which never goes down. */
+void metrics_total(struct metrics *m, enum counter c, uint64_t total);
 void metrics_outcome(struct metrics *m, enum outcome o);
 const char *metrics_outcome_name(enum outcome o);  // its label: "stop", "refused" ...
 void metrics_http(struct metrics *m,

@@ -144,8 +144,8 @@ const struct option option_table[] = {
     {"allow_open", OPTION_BOOL, FIELD(allow_open), "false", 0, 0, NULL, "api",
      "Listen beyond loopback although there are no keys."},
     {"max_per_tenant", OPTION_COUNT, FIELD(max_per_tenant), "0", 0, 65536, NULL, "api",
-     "Most POST requests of one tenant in progress; one more is answered 429. 0: no "
-     "limit."},
+     "Most requests of one tenant in progress that compute or ask about conversations; one "
+     "more is answered 429. 0: no limit."},
     {"max_choices", OPTION_COUNT, FIELD(max_choices), "16", 1, 64, NULL, "api",
      "Most choices of one request: n times its prompts."},
     {"default_max_tokens", OPTION_COUNT, FIELD(default_max_tokens), "0", 0, 1u << 30, NULL,

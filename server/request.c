@@ -80,6 +80,32 @@ void request_unref(struct request *r)
     free(r);
 }
 
+/* ---- where its prompt came from ---- */
+
+void request_prompt_sources(const struct request *r, struct prompt_sources *out)
+{
+    const struct kv_wake_report *w = &r->wake;
+    uint64_t known = 0;
+    *out = (struct prompt_sources){0};
+    for (int i = 0; i < KV_SOURCES; i++) {
+        out->cached[i] = (uint64_t)w->loaded[i] * KV_BLOCK_TOKENS;
+        known += out->cached[i];
+    }
+    for (int i = KV_WHY_NEW + 1; i < KV_WHYS; i++) {
+        out->computed[i] = (uint64_t)w->computed[i] * KV_BLOCK_TOKENS;
+        known += out->computed[i];
+    }
+    out->computed[KV_WHY_NEW] = r->n_ids - known;
+}
+
+enum kv_source request_wake_source(const struct kv_wake_report *w)
+{
+    enum kv_source from = KV_SOURCES;
+    for (int i = 0; i < KV_SOURCES; i++)
+        if (w->loaded[i] > 0) from = (enum kv_source)i;
+    return from;
+}
+
 /* ---- room; the caller holds the lock ---- */
 
 /* Events of the largest size that fit beside the last events still to come. */

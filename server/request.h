@@ -120,6 +120,14 @@ bool request_pop(struct request *r, struct event *out);
 bool request_wait(struct request *r, bool patient);
 void request_cancel(struct request *r);
 
+/* Where the tokens of an answered prompt came from; together they are n_ids. */
+struct prompt_sources {
+    uint64_t cached[KV_SOURCES], computed[KV_WHYS];
+};
+void request_prompt_sources(const struct request *r, struct prompt_sources *out);
+/* The slowest that a block came from; KV_SOURCES: there was none. */
+enum kv_source request_wake_source(const struct kv_wake_report *w);
+
 /* The engine's side. */
 /* For one event of the largest size for each choice that is not over. */
 bool request_has_room(struct request *r);

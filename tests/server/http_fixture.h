@@ -74,6 +74,7 @@ static void server_load(struct server *s)
     const struct stack_options o = {.options = &s->options,
                                     .name = "tiny-abc",
                                     .metrics = s->metrics,
+                                    .keys = s->keys,
                                     .tick = http_tick,
                                     .tick_arg = s->http};
     int rc = stack_check(&s->stack, &o, &err);
