@@ -1,0 +1,74 @@
+"""Many conversations asleep: all are listed, each wakes, and a restart has them all.
+SLEEPERS=10000 for more than the ordinary 1,000."""
+import json
+import os
+import random
+import time
+
+import pytest
+
+from server import Server, together
+from sleepers import BLOCK, ask, cached, prompt_of, slot_count, tiers, wait_slots
+
+SLEEPERS = int(os.environ.get("SLEEPERS", "1000"))
+BLOCKS = 12
+WOKEN = min(SLEEPERS, 200)
+
+
+def prompt(i):
+    return prompt_of(BLOCKS * BLOCK + 1, f"sleeper {i}")
+
+
+def name_of(i):
+    return {"X-Conversation-Id": f"sleeper-{i}"}
+
+
+def names(server):
+    """Of all conversations that the server lists; None where it has no such list."""
+    status, _, body = server.request("GET", "/v1/conversations?limit=100000")
+    if status == 404:
+        return None
+    assert status == 200, body
+    return [c["id"] for c in json.loads(body)["data"]]
+
+
+def wake_at_random(server, said, seed):
+    """-> tokens found of WOKEN conversations, each answered as before it slept"""
+    chosen = random.Random(seed).sample(range(SLEEPERS), WOKEN)
+    found = 0
+    for i in chosen:
+        again, usage = ask(server, prompt(i), 4, name_of(i))
+        assert again == said[i]
+        found += cached(usage)
+    return found
+
+
+@pytest.mark.timeout(3000)
+def test_sleeping_conversations_are_listed_and_wake_also_after_a_restart(tmp_path, capsys):
+    folder = tmp_path / "kv"
+    flags = (*tiers(200, ssd=folder, slots=SLEEPERS * (BLOCKS + 1)),
+             "--max-conversations", str(2 * SLEEPERS))
+    most = WOKEN * BLOCKS * BLOCK
+    with Server("tiny-rand", *flags) as server:
+        ask(server, prompt(-1), 4)
+        before = server.rss_mib()
+        said = together([(lambda i=i: ask(server, prompt(i), 4, name_of(i))[0])
+                         for i in range(SLEEPERS)], 8)
+        assert wait_slots(folder, SLEEPERS * BLOCKS) >= SLEEPERS * BLOCKS
+        time.sleep(0.5)
+        bytes_each = (server.rss_mib() - before) * 2**20 / SLEEPERS
+        listed = names(server)
+        if listed is not None:
+            assert {f"sleeper-{i}" for i in range(SLEEPERS)} <= set(listed)
+        assert wake_at_random(server, said, 1) >= most * 0.9
+    began = time.time()
+    with Server("tiny-rand", *flags) as server:
+        ready = time.time() - began
+        assert slot_count(folder) >= SLEEPERS * BLOCKS
+        assert wake_at_random(server, said, 2) >= most * 0.9
+        restarted = names(server)
+    with capsys.disabled():
+        print(f"\n{SLEEPERS} conversations of {BLOCKS} blocks asleep: {bytes_each:.0f} bytes of "
+              f"memory each; ready {ready:.2f} s after a restart; "
+              f"{'not listed' if listed is None else f'{len(listed)} listed'}, "
+              f"{'' if restarted is None else f'{len(restarted)} after it'}")

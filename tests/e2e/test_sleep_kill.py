@@ -1,0 +1,111 @@
+"""kill -9 at any moment of a storm of demotions and promotions: every restart answers right,
+and finds what had reached the SSD.  KILLS=200 for more than the ordinary 25."""
+import os
+import random
+import signal
+import threading
+import time
+
+from server import Server
+from sleepers import BLOCK, Cold, ask, cached, prompt_of, slot_count, tiers
+
+KILLS = int(os.environ.get("KILLS", "25"))
+CONVERSATIONS = 24
+TURNS = 12
+STEP = 37       # tokens a turn adds: blocks are filled over several turns
+FIRST = 400
+
+
+def history(i, turn):
+    """Each third conversation is a fork of the one before it."""
+    stem = prompt_of(FIRST, f"kill {i - 1 if i % 3 == 2 else i}")
+    own = prompt_of(TURNS * STEP, f"kill turns {i}")
+    return stem + own[:turn * STEP]
+
+
+class Storm:
+    """Clients that resume conversations at random until the server is gone."""
+
+    def __init__(self, server, cold, seed):
+        self.server, self.cold, self.wrong, self.answers = server, cold, [], 0
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=self.client, args=(f"{seed} {k}",))
+                        for k in range(4)]
+        for t in self.threads:
+            t.start()
+
+    def client(self, seed):
+        choose = random.Random(seed)
+        while not self.stop.is_set():
+            prompt = history(choose.randrange(CONVERSATIONS), choose.randrange(TURNS))
+            try:
+                said, _ = ask(self.server, prompt, 4)
+            except AssertionError as e:
+                self.wrong.append(e)
+            except (OSError, ValueError):  # killed before or in the middle of an answer
+                return
+            else:
+                self.answers += 1
+                if said != self.cold[tuple(prompt)]:
+                    self.wrong.append(f"another answer to {len(prompt)} tokens")
+
+    def end(self):
+        self.stop.set()
+        for t in self.threads:
+            t.join()
+        assert not self.wrong, self.wrong[:3]
+
+
+def test_killed_at_random_moments_it_serves_right_answers_and_finds_conversations(tmp_path):
+    with Cold() as ask_cold:
+        cold = {tuple(p): ask_cold(p, 4) for p in
+                (history(i, t) for i in range(CONVERSATIONS) for t in range(TURNS))}
+    folder = tmp_path / "kv"
+    # All of it takes about 1,100 blocks: it fits no tier but is held by all of them together.
+    flags = tiers(120, ram=200, ssd=folder, slots=900)
+    choose = random.Random(4)
+    answers = found = restarts_with_blocks = 0
+    for _ in range(KILLS):
+        had = slot_count(folder) if (folder / "blocks").exists() else 0
+        server = Server("tiny-rand", *flags)
+        if had:
+            restarts_with_blocks += 1
+            first = [ask(server, history(i, t), 4) + (history(i, t),)
+                     for i, t in ((choose.randrange(CONVERSATIONS), choose.randrange(TURNS))
+                                  for _ in range(8))]
+            for said, _, prompt in first:
+                assert said == cold[tuple(prompt)]
+            found += any(cached(usage) >= 2 * BLOCK for _, usage, _ in first)
+        storm = Storm(server, cold, choose.random())
+        time.sleep(choose.uniform(0, 0.8))
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        storm.end()
+        answers += storm.answers
+        assert "Sanitizer" not in server.log()
+    assert answers > KILLS
+    assert restarts_with_blocks >= KILLS // 2
+    assert found >= restarts_with_blocks * 0.9, f"{found} of {restarts_with_blocks} restarts"
+
+    with Server("tiny-rand", *flags) as server:  # and ends well
+        for i in range(CONVERSATIONS):
+            prompt = history(i, TURNS - 1)
+            assert ask(server, prompt, 4)[0] == cold[tuple(prompt)]
+
+
+def test_what_had_reached_the_ssd_before_a_kill_is_found_after_it(tmp_path):
+    folder = tmp_path / "kv"
+    flags = tiers(120, ssd=folder, slots=600)
+    prompts = [prompt_of(40 * BLOCK + 1, f"before the kill {i}") for i in range(10)]
+    server = Server("tiny-rand", *flags)
+    before = [ask(server, p, 4)[0] for p in prompts]
+    end = time.time() + 30
+    while slot_count(folder) < 400 and time.time() < end:
+        time.sleep(0.05)
+    assert slot_count(folder) >= 400
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    with Server("tiny-rand", *flags) as server:
+        for prompt, said in zip(prompts, before):
+            again, usage = ask(server, prompt, 4)
+            assert again == said and cached(usage) == 40 * BLOCK
