@@ -168,6 +168,8 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     if (rc < 0) return rc;
     /* What is kept of each block of the pool counts among the tiers. */
     struct tiers_options t = stack_tiers_options(s, set);
+    rc = policy_check(&t.policy, err);
+    if (rc < 0) return rc;
     b->tiers = tiers_bytes(&t, b->blocks, b->block_bytes);
     rc = budget_plan(b, err);
     if (rc == 0) log_budget(s, &shape);

@@ -239,7 +239,7 @@ int stack_open_tiers(struct stack *s, const struct stack_options *o, struct err 
     if (s->tiers.ssd) log_ssd(&s->tiers, set);
     rc = calibrate_prefill(s, err);
     if (rc < 0) return rc;
-    tiers_calibrate(&s->tiers, &t);
+    tiers_calibrate(&s->tiers);
     log_rates(s);
     return 0;
 }

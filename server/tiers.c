@@ -23,9 +23,10 @@ static uint32_t ram_blocks(const struct tiers_options *o, uint64_t block_bytes)
     return n < SLOT_NONE ? (uint32_t)n : SLOT_NONE - 1;
 }
 
+/* Of staging: for what goes from RAM to the SSD, and for the calibration before that. */
 static uint32_t buffers(const struct tiers_options *o)
 {
-    return o->policy.max_loads + o->policy.max_stores;
+    return o->policy.max_stores > SAMPLE ? o->policy.max_stores : SAMPLE;
 }
 
 static struct kvstore_options store_options(const struct tiers *t,
@@ -83,7 +84,7 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .block_bytes = block,
         .bytes = o->ssd_bytes,
         .fingerprint = o->fingerprint,
-        .depth = buffers(o),
+        .depth = o->policy.max_loads + o->policy.max_stores,
     };
     return tier_ssd_open(&t->ssd, &t->found, &s, err);
 }
@@ -104,7 +105,7 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
     if (rc < 0) return rc;
     t->staging = copyq_host_alloc(t->copies, buffers(o) * block);
     if (!t->staging)
-        return err_set(err, -ENOMEM, "no memory for %u promotion buffers of %zu bytes",
+        return err_set(err, -ENOMEM, "no memory for %u staging buffers of %zu bytes",
                        buffers(o), block);
     return 0;
 }
@@ -181,9 +182,8 @@ static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
     for (uint32_t i = 0; i < n; i++) (void)!tier_drop(tier, &io[i].meta.id);
 }
 
-void tiers_calibrate(struct tiers *t, const struct tiers_options *o)
+void tiers_calibrate(struct tiers *t)
 {
-    if (buffers(o) < SAMPLE) return;
     if (t->ram) calibrate(t, t->ram, COST_RAM);
     if (t->ssd) calibrate(t, t->ssd, COST_SSD);
 }

@@ -45,6 +45,6 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
 /* Move a few blocks of no meaning in and out of each tier, and tell the cost model how
  * long it took; a tier that is full keeps the guess it began with.  Takes some ten
  * milliseconds. */
-void tiers_calibrate(struct tiers *t, const struct tiers_options *o);
+void tiers_calibrate(struct tiers *t);
 
 #endif
