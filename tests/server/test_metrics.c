@@ -181,6 +181,43 @@ static void what_is_counted_is_told(void **state)
     bytes_free(&b);
 }
 
+static void series_of_one_name_stand_together_and_differ_in_their_label(void **state)
+{
+    (void)state;
+    struct bytes b = {0};
+    struct metrics *m = open_metrics("m");
+    metrics_count(m, COUNTER_FROM_RAM, 32);
+    metrics_total(m, COUNTER_PROMOTED_SSD, 8192);
+    metrics_total(m, COUNTER_PROMOTED_SSD, 12288);
+    metrics_count(m, COUNTER_IDLE_NS, 1500000000);
+    metrics_set(m, GAUGE_WRITABLE_SSD, 1);
+    metrics_observe(m, HISTOGRAM_WAKE_SSD, 3000000);
+    assert_true(well_formed(render(m, &b)));
+    static const struct {
+        const char *series;
+        double value;
+    } cases[] = {
+        {"cached_prompt_tokens_total{model_name=\"m\",tier=\"device\"", 0},
+        {"cached_prompt_tokens_total{model_name=\"m\",tier=\"ram\"", 32},
+        {"computed_prompt_tokens_total{model_name=\"m\",reason=\"late\"", 0},
+        {"promoted_bytes_total{model_name=\"m\",tier=\"ssd\"", 12288},
+        {"load_wait_idle_seconds_total{model_name=\"m\"", 1.5},
+        {"tier_writable{model_name=\"m\",tier=\"ram\"", 0},
+        {"tier_writable{model_name=\"m\",tier=\"ssd\"", 1},
+        {"wake_seconds_bucket{model_name=\"m\",tier=\"ssd\",le=\"0.0025\"", 0},
+        {"wake_seconds_bucket{model_name=\"m\",tier=\"ssd\",le=\"0.005\"", 1},
+        {"wake_seconds_count{model_name=\"m\",tier=\"ssd\"", 1},
+        {"wake_seconds_count{model_name=\"m\",tier=\"ram\"", 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char series[128];
+        snprintf(series, sizeof series, "dormouse_%s", cases[i].series);
+        assert_true(value_of(b.data, series) == cases[i].value);
+    }
+    metrics_close(m);
+    bytes_free(&b);
+}
+
 static void an_observation_falls_into_its_bucket_and_all_above(void **state)
 {
     (void)state;
@@ -248,6 +285,7 @@ int main(void)
         cmocka_unit_test(the_text_is_well_formed_from_the_start),
         cmocka_unit_test(a_model_name_with_quotes_and_newlines_is_escaped),
         cmocka_unit_test(what_is_counted_is_told),
+        cmocka_unit_test(series_of_one_name_stand_together_and_differ_in_their_label),
         cmocka_unit_test(an_observation_falls_into_its_bucket_and_all_above),
         cmocka_unit_test(
             scrapes_never_see_a_counter_go_down_or_a_count_apart_from_its_buckets),
