@@ -151,11 +151,15 @@ def check_metrics(text):
             name = series.split("{")[0]
             parts = ("_bucket", "_sum", "_count") if types[family] == "histogram" else ("",)
             assert name in [family + part for part in parts], line
-    for name in (n for n, kind in types.items() if kind == "histogram"):
-        buckets = [(float(re.search(r'le="([^"]*)"', s).group(1)), v) for s, v in seen.items()
-                   if s.startswith(name + "_bucket")]
+    counts = {s: v for s, v in seen.items() if types.get(s.split("{")[0].removesuffix("_count"))
+              == "histogram"}
+    assert {s.split("_count{")[0] for s in counts} == \
+        {name for name, kind in types.items() if kind == "histogram"}
+    for series, count in counts.items():  # one histogram for each set of labels
+        begin = series.replace("_count{", "_bucket{")[:-1] + ",le="
+        buckets = [(float(s[len(begin) + 1:-2]), v) for s, v in seen.items()
+                   if s.startswith(begin)]
         assert buckets == sorted(buckets) and [v for _, v in buckets] == sorted(v for _, v in buckets)
-        count, = (v for s, v in seen.items() if s.split("{")[0] == name + "_count")
         assert buckets[-1] == (float("inf"), count)
     return types, seen
 
