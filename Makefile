@@ -203,6 +203,12 @@ fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60)
 bench: $(BENCHES) ## speeds beside the machine's limits
 	@for b in $(BENCHES); do $$b || exit 1; done
 
+bench-wake: model $(SERVER) ## time to wake from each tier; ARGS="--lengths 1024"
+	@tests/load/bench_wake.py $(SERVER) $(MODEL) $(ARGS)
+
+bench-replay: model $(SERVER) ## conversations that return, over a KV pool that holds 4; REPLAY_TARGET=URL for another server
+	@tests/load/bench_replay.sh $(SERVER) $(MODEL) $(ARGS)
+
 layers: $(addprefix layer-,$(ROOMS)) ## check that no room includes one above it
 layer-%:
 	@! grep -n '^#include "' /dev/null $(wildcard $*/*.[ch] $*/*/*.[ch]) \
@@ -234,7 +240,7 @@ export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 Q    := $(if $(V),,@)
 say   = @$(if $(V),:,printf '  %-4s %s\n')
 
-.PHONY: all run deps deps-test model test e2e unit fuzz bench layers headers format style \
+.PHONY: all run deps deps-test model test e2e unit fuzz bench bench-wake bench-replay layers headers format style \
         check-format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
