@@ -8,10 +8,11 @@ import time
 import pytest
 
 from server import Server, together
-from sleepers import BLOCK, ask, cached, prompt_of, slot_count, tiers, wait_slots
+from sleepers import BLOCK, ask, cached, prompt_of, slot_count, tiers, wait_copied
 
 SLEEPERS = int(os.environ.get("SLEEPERS", "1000"))
 BLOCKS = 12
+LOT = 200  # conversations that fill the KV pool
 WOKEN = min(SLEEPERS, 200)
 
 
@@ -46,16 +47,18 @@ def wake_at_random(server, said, seed):
 @pytest.mark.timeout(3000)
 def test_sleeping_conversations_are_listed_and_wake_also_after_a_restart(tmp_path, capsys):
     folder = tmp_path / "kv"
-    flags = (*tiers(200, ssd=folder, slots=SLEEPERS * (BLOCKS + 1)),
+    flags = (*tiers(LOT * (BLOCKS + 2), ssd=folder, slots=SLEEPERS * (BLOCKS + 1)),
              "--max-conversations", str(2 * SLEEPERS))
     most = WOKEN * BLOCKS * BLOCK
     with Server("tiny-rand", *flags) as server:
         ask(server, prompt(-1), 4)
         before = server.rss_mib()
-        said = together([(lambda i=i: ask(server, prompt(i), 4, name_of(i))[0])
-                         for i in range(SLEEPERS)], 8)
-        assert wait_slots(folder, SLEEPERS * BLOCKS) >= SLEEPERS * BLOCKS
-        time.sleep(0.5)
+        said = []
+        for lot in range(0, SLEEPERS, LOT):  # as many as the pool holds, then they fall asleep
+            said += together([(lambda i=i: ask(server, prompt(i), 4, name_of(i))[0])
+                              for i in range(lot, min(lot + LOT, SLEEPERS))], 4)
+            wait_copied(server)
+        assert slot_count(folder) >= SLEEPERS * BLOCKS
         bytes_each = (server.rss_mib() - before) * 2**20 / SLEEPERS
         listed = names(server)
         if listed is not None:

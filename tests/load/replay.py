@@ -64,16 +64,14 @@ def ask(target, turn, messages, o):
     body = {"model": o.model, "messages": messages, "stream": True, "temperature": 0,
             "max_tokens": o.tokens, "stream_options": {"include_usage": True},
             "ignore_eos": True}
-    headers = {"Content-Type": "application/json", "Connection": "close"}
-    if o.key:
-        headers["Authorization"] = f"Bearer {o.key}"
+    headers = headers_of(o)
     if o.name:
         headers["X-Conversation-Id"] = f"replay-{turn.conversation}"
-    connection = http.client.HTTPConnection(target.hostname, target.port or 80, timeout=600)
+    connection = open_to(target)
     began = time.monotonic()
     try:
-        connection.request("POST", (target.path.rstrip("/") or "/v1") + "/chat/completions",
-                           json.dumps(body), headers)
+        connection.request("POST", path_in(target, "/chat/completions"), json.dumps(body),
+                           headers)
         response = connection.getresponse()
         if response.status != 200:
             turn.error = f"{response.status} {response.read(500).decode('utf-8', 'replace')}"
@@ -94,6 +92,25 @@ def ask(target, turn, messages, o):
         turn.error = str(e)
     finally:
         connection.close()
+
+
+def open_to(target):
+    return http.client.HTTPConnection(target.hostname, target.port or 80, timeout=600)
+
+
+def path_in(target, path):
+    return (target.path.rstrip("/") or "/v1") + path
+
+
+def headers_of(o):
+    key = {"Authorization": f"Bearer {o.key}"} if o.key else {}
+    return {"Content-Type": "application/json", "Connection": "close", **key}
+
+
+def first_model(target, o):
+    connection = open_to(target)
+    connection.request("GET", path_in(target, "/models"), headers=headers_of(o))
+    return json.loads(connection.getresponse().read())["data"][0]["id"]
 
 
 class Replay:
@@ -206,7 +223,7 @@ def options():
     p.add_argument("--think", type=float, default=5, help="seconds between turns, on average")
     p.add_argument("--at-once", type=int, default=4, help="most requests at one time")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--model", default="any")
+    p.add_argument("--model", help="the first one that the server lists where missing")
     p.add_argument("--key", help="API key")
     p.add_argument("--name", action="store_true", help="name conversations by X-Conversation-Id")
     p.add_argument("--json", metavar="FILE")
@@ -215,7 +232,9 @@ def options():
 
 def main():
     o = options()
-    replay = Replay(urllib.parse.urlparse(o.url), o)
+    target = urllib.parse.urlparse(o.url)
+    o.model = o.model or first_model(target, o)
+    replay = Replay(target, o)
     replay.run()
     s = summary(replay)
     print_table(s)
