@@ -21,6 +21,11 @@ int api_open(struct api **out, const struct api_options *o, struct err *err)
     return 0;
 }
 
+bool api_failed(const struct api *a)
+{
+    return engine_failure(a->o.engine, NULL);
+}
+
 void api_close(struct api *a)
 {
     free(a);

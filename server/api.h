@@ -47,6 +47,8 @@ struct api_options {
 struct api;
 NODISCARD int api_open(struct api **out, const struct api_options *o, struct err *err);
 void api_close(struct api *a);
+/* Has the backend failed, so that every call would be answered 500? */
+bool api_failed(const struct api *a);
 
 enum api_kind { API_CHAT, API_COMPLETION };
 struct api_call;

@@ -360,7 +360,7 @@ void engine_status(const struct engine *e, struct engine_status *out)
 bool engine_failure(const struct engine *e, struct err *out)
 {
     if (!atomic_load(&e->failed)) return false;
-    *out = e->failure;
+    if (out) *out = e->failure;
     return true;
 }
 

@@ -84,7 +84,7 @@ struct engine_status {
     bool draining, failed;  // failed: the backend is broken, every request gets a 500
 };
 void engine_status(const struct engine *e, struct engine_status *out);
-/* Why the backend failed, for the log; false: it has not. */
+/* Why the backend failed, in *out unless that is NULL; false: it has not. */
 bool engine_failure(const struct engine *e, struct err *out);
 
 /* ---- conversations ---- */

@@ -1,6 +1,8 @@
 /* engine_step.c - one step: from the plan to a batch, from logits to tokens. */
 #include "server/engine_state.h"
 
+#include "server/log.h"
+
 #include <string.h>
 
 /* ---- before the model ---- */
@@ -201,6 +203,9 @@ bool engine_step(struct engine *e, uint64_t now)
     uint64_t began = engine_clock();
     if (model_forward(e->o.model, e->o.kv, &batch, &logits, &e->failure) < 0) {
         atomic_store(&e->failed, true);
+        log_line(LOG_ERROR,
+                 "the backend has failed, and nothing is computed any more: %s",
+                 e->failure.msg);
         engine_end_all(e, 500, "the backend has failed");
         return true;
     }

@@ -12,10 +12,14 @@
 static enum MHD_Result get_health(struct exchange *x)
 {
     static const char *const words[] = {"loading", "ok", "draining"};
-    int state = atomic_load(&exchange_http(x)->state);
+    const struct http *h = exchange_http(x);
+    int state = atomic_load(&h->state);
+    const struct api *api = atomic_load(&h->api);
+    bool failed = api && api_failed(api);
     struct bytes body = {0};
-    bytes_printf(&body, "{\"status\":\"%s\"}\n", words[state]);
-    return answer_bytes(x, state == HTTP_READY ? 200 : 503, "application/json", &body);
+    bytes_printf(&body, "{\"status\":\"%s\"}\n", failed ? "failed" : words[state]);
+    bool good = state == HTTP_READY && !failed;
+    return answer_bytes(x, good ? 200 : 503, "application/json", &body);
 }
 
 static enum MHD_Result get_metrics(struct exchange *x)

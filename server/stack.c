@@ -222,11 +222,6 @@ int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
 
 /* ---- start ---- */
 
-struct progress {
-    uint64_t said;  // seconds
-    size_t tenths;
-};
-
 static uint64_t seconds(void)
 {
     struct timespec t;
@@ -237,10 +232,9 @@ static uint64_t seconds(void)
 /* A line every two seconds at most, and none for what is quicker. */
 static void say_progress(void *arg, size_t done, size_t total)
 {
-    struct progress *p = arg;
-    uint64_t now = seconds();
-    if (total == 0 || now < p->said + 2) return;
-    p->said = now;
+    uint64_t *said = arg, now = seconds();
+    if (total == 0 || now < *said + 2) return;
+    *said = now;
     char of[24];
     log_line(LOG_INFO, "loading weights: %u %% of %s",
              (unsigned)(100.0 * (double)done / (double)total), budget_size(total, of));
@@ -248,10 +242,10 @@ static void say_progress(void *arg, size_t done, size_t total)
 
 static int load_model(struct stack *s, const struct options *o, struct err *err)
 {
-    struct progress p = {.said = seconds()};
+    uint64_t said = seconds();
     struct model_options rows = model_limits(o);
     int rc = model_open(&s->model, s->backend, &s->config, s->tensors, &rows,
-                        say_progress, &p, err);
+                        say_progress, &said, err);
     if (rc) return rc;
     rc = stack_take_fingerprint(s, o, err);
     if (rc) return rc;
