@@ -189,6 +189,9 @@ $(CLIENTS_VENV)/ready: tests/e2e/requirements-clients.txt $(E2E_VENV)/ready
 e2e: $(SERVER) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-to-end tests; T=expression picks some
 	@tests/e2e/run.sh $(SERVER) $(if $(T),-k "$(T)")
 
+storms: $(SERVER) $(E2E_VENV)/ready ## the long proofs of sleep: damage, kills, many sleepers
+	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload"
+
 CHOSEN := $(if $(T),$(BUILD)/tests/$(dir $(T))test_$(notdir $(T)),$(TESTS))
 unit: $(CHOSEN) ## the unit tests; T=room/name runs one program
 	@tests/run.sh $(CHOSEN)
@@ -245,7 +248,7 @@ export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 Q    := $(if $(V),,@)
 say   = @$(if $(V),:,printf '  %-4s %s\n')
 
-.PHONY: all run deps deps-test model test e2e unit fuzz bench bench-wake bench-replay layers headers format style \
+.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-wake bench-replay layers headers format style \
         check-format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:

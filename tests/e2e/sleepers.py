@@ -5,7 +5,13 @@ import random
 import tempfile
 import time
 
+import pytest
+
 from server import Server
+
+# The long proofs: minutes of demotion, damage and kills.  `make storms` runs them.
+storm = pytest.mark.skipif("STORMS" not in os.environ,
+                           reason="takes minutes; `make storms` runs it")
 
 BLOCK = 16               # tokens
 BLOCK_BYTES = 4096       # of tiny-rand and tiny-abc: 2 layers, K and V, 2 heads of 16, f16

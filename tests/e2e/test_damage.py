@@ -14,8 +14,10 @@ import time
 import pytest
 
 from server import PROGRAM, Server, model_dir
-from sleepers import (BLOCK, BLOCK_BYTES, LAZY, PAGE, SLOT_BYTES, Cold, ask, cached, press,
+from sleepers import (storm, BLOCK, BLOCK_BYTES, LAZY, PAGE, SLOT_BYTES, Cold, ask, cached, press,
                       prompt_of, slot_count, tiers, wait_copied, wait_slots)
+
+pytestmark = storm
 
 COUNT, BLOCKS = 6, 30  # conversations; blocks of each
 PROMPTS = [prompt_of(BLOCKS * BLOCK + 3, f"damage {i}") for i in range(COUNT)]

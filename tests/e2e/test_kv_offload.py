@@ -4,8 +4,10 @@ import pytest
 
 from models import expected
 from server import Server, together
-from sleepers import (BLOCK, SLOT_BYTES, SLOW, Cold, ask, cached, press, prompt_of, tiers,
+from sleepers import (storm, BLOCK, SLOT_BYTES, SLOW, Cold, ask, cached, press, prompt_of, tiers,
                       wait_copied, wait_slots, written)
+
+pytestmark = storm
 
 TIERS = ("ram", "ssd", "both")
 
