@@ -41,14 +41,35 @@ int api_field_text(const struct api *a, const struct api_field *f, struct json_v
     return json_is(v, JSON_STRING) ? 0 : api_wrong(e, f->name, v, "a string");
 }
 
+/* OpenAI's clients may put any text into the key; what is no name by itself stands for
+ * one: "key-" and half of its hash.  Of no text at all there is no name. */
+static int name_by_hash(struct api_body *b, struct json_value v, struct api_error *e)
+{
+    size_t n;
+    char *key = json_string_dup(v, &n);
+    if (!key) return api_fail(e, 500, NULL, NULL, "no memory for the body");
+    struct crypto_hash h;
+    crypto_hash(&h, NULL, key, n);
+    free(key);
+    b->conversation[0] = 0;
+    if (n == 0) return 0;
+    char *to = b->conversation + sprintf(b->conversation, "key-");
+    for (int i = 0; i < CRYPTO_HASH_BYTES / 2; i++)
+        to += sprintf(to, "%02x", h.bytes[i]);
+    return 0;
+}
+
 int api_field_conversation(const struct api *a, const struct api_field *f,
                            struct json_value v, struct api_body *b, struct api_error *e)
 {
-    size_t n;
     (void)a;
     if (!json_is(v, JSON_STRING)) return api_wrong(e, f->name, v, "a string");
+    size_t n;
+    struct api_error unfit;
     int rc = json_string(v, b->conversation, sizeof b->conversation, &n);
-    return api_check_conversation(b->conversation, rc < 0 ? 0 : n, f->name, e);
+    if (rc == 0 && api_check_conversation(b->conversation, n, f->name, &unfit) == 0)
+        return 0;
+    return name_by_hash(b, v, e);
 }
 
 /* messages and prompt are read when all else is known to be right. */

@@ -202,9 +202,14 @@ def test_a_server_without_names_still_tells_the_one_it_made(tmp_path):
         status, answer = server.chat(words(3), max_tokens=2)
         name = answer["dormouse"]["conversation"]
         assert status == 200 and ask(server, "GET", "/" + name)[0] == 200
-        for bad in ("", "a b", "x" * 64, 7):
-            status, answer = server.chat("x", prompt_cache_key=bad)
-            assert status == 400 and answer["error"]["param"] == "prompt_cache_key"
+        for odd in ("a b", "x" * 64, "caf\u00e9"):
+            status, answer = server.chat(words(3), max_tokens=2, prompt_cache_key=odd)
+            name = answer["dormouse"]["conversation"]
+            assert status == 200 and name.startswith("key-")
+            assert ask(server, "GET", "/" + name)[0] == 200
+        assert server.chat("x", prompt_cache_key="", max_tokens=2)[0] == 200
+        status, answer = server.chat("x", prompt_cache_key=7)
+        assert status == 400 and answer["error"]["param"] == "prompt_cache_key"
 
 
 def test_a_stream_tells_it_in_its_usage_frame(tmp_path):
