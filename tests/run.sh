@@ -16,7 +16,7 @@ END { print ok + 0, bad + 0, skip + 0, running }'
 
 for program; do
     echo "== ${program#*/tests/}"
-    timeout "${TEST_TIMEOUT:-300}" "$program" >"$log" 2>&1
+    timeout "${TEST_TIMEOUT:-900}" "$program" >"$log" 2>&1
     rc=$?
     grep -vE '^\[ +(RUN|OK) +\]' "$log"
     # shellcheck disable=SC2046
