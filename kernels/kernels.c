@@ -49,6 +49,11 @@ uint32_t backend_threads(const struct backend *b)
     return b->threads;
 }
 
+size_t backend_scratch_bytes(const struct backend *b)
+{
+    return b->scratch_bytes;
+}
+
 size_t backend_matrix_bytes(const struct backend *b, uint32_t rows, uint32_t cols,
                             enum dtype type)
 {

@@ -99,6 +99,8 @@ NODISCARD int backend_open(struct backend **out, const char *name,
 void backend_close(struct backend *b);                  // NULL is fine
 const char *backend_describe(const struct backend *b);  // "cpu (AVX2+FMA, 2 threads)"
 uint32_t backend_threads(const struct backend *b);
+/* What it took at opening for its own use, in the memory where the operations compute. */
+size_t backend_scratch_bytes(const struct backend *b);
 
 /* ---- memory: at start only ---- */
 NODISCARD int backend_matrix_load(struct backend *b, struct matrix *out, uint32_t cols,

@@ -1,6 +1,6 @@
 /* api_error.c - errors as OpenAI's clients expect them. */
+#include "kernels/utf8.h"
 #include "server/api_internal.h"
-#include "tokenizer/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>

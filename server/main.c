@@ -95,13 +95,6 @@ struct server {
     struct signals signals;
 };
 
-static void set_log_level(const char *name)
-{
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++)
-        if (strcmp(name, names[i]) == 0) log_open((enum log_level)i);
-}
-
 /* The directory's own name: "smollm2" of "models/smollm2/". */
 static void name_model(struct server *s)
 {
@@ -201,7 +194,7 @@ static int command_serve(int argc, char **argv, char **env)
         free(s);
         return rc < 0;
     }
-    set_log_level(s->options.log_level);
+    log_open(s->options.log_level);
     rc = serve(s, &err);
     close_all(s);
     if (rc)

@@ -9,7 +9,7 @@ static int open_shared(void **state)
 {
     (void)state;
     signal(SIGPIPE, SIG_IGN);
-    log_open(LOG_ERROR);
+    log_open("error");
     shared = server_options();
     shared.options.header_timeout_ms = shared.options.body_timeout_ms = 500;
     server_listen(&shared);
