@@ -125,7 +125,7 @@ MODEL ?= models/smollm2-135m-instruct
 VENV  := build/venv
 
 run: deps ## install what is missing, get the model, build, serve; ARGS="--port 9000 ..."
-	@$(MAKE) --no-print-directory -j$$(nproc) $(MODEL) all
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$$(nproc) $(MODEL) all
 	$(Q)exec $(SERVER) serve $(MODEL) $(ARGS)
 
 deps: ## install the Debian packages that a build needs
@@ -242,7 +242,7 @@ help: ## this list
 
 # Chat templates of other people's models are not part of this tree: where a folder of them
 # with their recorded renderings lies beside it, the tests read them there.
-export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
+unit: export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 
 # `make V=1` shows the commands themselves.
 Q    := $(if $(V),,@)

@@ -12,6 +12,16 @@ static const char *type_of(int status)
     return status < 500 ? "invalid_request_error" : "server_error";
 }
 
+/* Does the format take no text, which could be the client's? */
+static bool takes_numbers_only(const char *fmt)
+{
+    for (const char *p = fmt; (p = strchr(p, '%')); p++) {
+        p += 1 + strcspn(p + 1, "diouxXeEfFgGaAcspn%");
+        if (!*p || strchr("csp", *p)) return false;
+    }
+    return true;
+}
+
 int api_fail(struct api_error *e, int status, const char *code, const char *param,
              const char *fmt, ...)
 {
@@ -22,6 +32,7 @@ int api_fail(struct api_error *e, int status, const char *code, const char *para
     va_start(args, fmt);
     vsnprintf(e->message, sizeof e->message, fmt, args);
     va_end(args);
+    if (takes_numbers_only(fmt)) snprintf(e->why, sizeof e->why, "%.159s", e->message);
     return -EINVAL;
 }
 

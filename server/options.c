@@ -1,5 +1,6 @@
 #include "server/options.h"
 
+#include "server/log.h"
 #include "server/options_table.h"
 #include "server/version.h"
 
@@ -40,8 +41,39 @@ static const char *env_find(char **env, const char *key)
     return NULL;
 }
 
+/* A variable with our prefix that is no option's.  What is nearly one is a misspelling and
+ * refused, as in a file; others may be meant for something else, and are named in the log
+ * (Kubernetes sets DORMOUSE_SERVICE_HOST beside a service of this name). */
+static int check_stranger(const char *variable, struct err *err)
+{
+    char key[64];
+    size_t n = strcspn(variable, "=") - (sizeof PREFIX - 1), i = 0;
+    for (const char *p = variable + sizeof PREFIX - 1; i < n && i + 1 < sizeof key; i++)
+        key[i] = (char)(p[i] >= 'A' && p[i] <= 'Z' ? p[i] - 'A' + 'a' : p[i]);
+    key[i] = 0;
+    if (option_find(key) || strcmp(key, "config") == 0) return 0;
+    const struct option *near = option_nearest(key);
+    int shown = (int)strcspn(variable, "=");
+    if (shown > 80) shown = 80;
+    if (!near) {
+        log_line(LOG_WARN, "environment variable %.*s is no option and is not used",
+                 shown, variable);
+        return 0;
+    }
+    char name[64];
+    env_name(name, sizeof name, near->key);
+    return err_set(err, -EINVAL,
+                   "environment variable %.*s is unknown; did you mean %.*s?", shown,
+                   variable, (int)strcspn(name, "="), name);
+}
+
 static int read_env(struct options *to, char **env, struct err *err)
 {
+    for (char **e = env; e && *e; e++) {
+        if (strncmp(*e, PREFIX, sizeof PREFIX - 1)) continue;
+        int rc = check_stranger(*e, err);
+        if (rc) return rc;
+    }
     for (uint32_t i = 0; i < option_count; i++) {
         const char *value = env_find(env, option_table[i].key);
         if (!value) continue;

@@ -28,6 +28,16 @@ struct reading {
     int rc;
 };
 
+/* The library would cut a value there before one of the two signs and keep the other, so
+ * neither is taken: no value changes without a word. */
+static bool has_trailing_comment(const char *line)
+{
+    if (strchr("#;[", line[0])) return false;  // the end of the line too
+    for (const char *p = line + 1; *p; p++)
+        if (strchr("#;", *p) && strchr(" \t", p[-1])) return true;
+    return false;
+}
+
 static char *next_line(char *buf, int cap, void *stream)
 {
     struct reading *r = stream;
@@ -46,6 +56,13 @@ static char *next_line(char *buf, int cap, void *stream)
     /* An indented line would continue the value above it; here it is a line like any. */
     size_t blanks = strspn(buf, " \t");
     memmove(buf, buf + blanks, n + 1 - blanks);
+    if (has_trailing_comment(buf)) {
+        r->rc = err_set(r->err, -EINVAL,
+                        "%s line %u has # or ; behind a blank; a comment has a line of "
+                        "its own",
+                        r->path, r->line);
+        return NULL;
+    }
     return buf;
 }
 

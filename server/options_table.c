@@ -12,8 +12,9 @@
 /* clang-format off */
 const struct option option_table[] = {
     {"model", TEXT(model), "", 0, OPTION_TEXT - 1, NULL, "model",
-     "Directory of the model: config.json, tokenizer.json, tokenizer_config.json and "
-     "model.safetensors or its shards. The first argument without dashes says the same."},
+     "Directory of the model: config.json, tokenizer.json and model.safetensors or its "
+     "shards; to chat also a template, in tokenizer_config.json or chat_template.jinja. "
+     "The first argument without dashes says the same."},
     {"name", TEXT(name), "", 0, 255, NULL, "model",
      "What the API calls the model. Empty: the directory's own name."},
     {"context", OPTION_COUNT, FIELD(context), "0", 0, 1u << 30, NULL, "model",
@@ -52,7 +53,8 @@ const struct option option_table[] = {
      "How long a step with a prompt in it may hold up replies that are running; a prompt "
      "is cut to fit."},
     {"stall", OPTION_DURATION, FIELD(stall_ms), "30s", 100, HOUR, NULL, "scheduling",
-     "A client that has not read its answer for this long is dropped: its request ends, and its connection is closed at the latest after twice the time."},
+     "A client that has not read its answer for this long is dropped: its request ends, "
+     "and its connection is closed at the latest after twice the time."},
     {"drain", OPTION_DURATION, FIELD(drain_ms), "25s", 0, HOUR, NULL, "scheduling",
      "After SIGTERM or SIGINT, running replies may go on for this long; then each ends "
      "with an error event. A second signal ends them at once."},
@@ -129,10 +131,10 @@ const struct option option_table[] = {
      "one time take at most sixteen times this."},
     {"header_timeout", OPTION_DURATION, FIELD(header_timeout_ms), "10s", 100, HOUR, NULL,
      "http",
-     "A client must have sent the head of its request after this time; else 408."},
+     "A client must send the head of its request within this time; else 408."},
     {"body_timeout", OPTION_DURATION, FIELD(body_timeout_ms), "60s", 100, HOUR, NULL,
      "http",
-     "A client must have sent the body of its request after this time; else 408."},
+     "A client must send the body of its request within this time; else 408."},
     {"idle_timeout", OPTION_DURATION, FIELD(idle_timeout_ms), "75s", 100, 24 * HOUR,
      NULL, "http",
      "An open connection without a request is closed after this time."},
@@ -150,7 +152,8 @@ const struct option option_table[] = {
      "Most choices of one request: n times its prompts."},
     {"default_max_tokens", OPTION_COUNT, FIELD(default_max_tokens), "0", 0, 1u << 30, NULL,
      "api",
-     "Length limit of replies to requests that name none. 0: what the context holds."},
+     "Most tokens of a chat's reply where the request names no limit. 0: what the context "
+     "still holds, so that one reply may fill it."},
     {"completions_special", OPTION_BOOL, FIELD(completions_special), "false", 0, 0, NULL,
      "api",
      "Control tokens written in the text of /v1/completions count as such. Chat messages "
