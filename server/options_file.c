@@ -74,13 +74,13 @@ static int handle(void *user, const char *section, const char *key, const char *
 
     char where[OPTION_TEXT + 128];
     snprintf(where, sizeof where, "%s line %u, key %.64s", r->path, r->line, key);
-    const struct option *o = option_find(key);
+    const struct option *o = option_find(&serve_options, key);
     if (!o || strchr(key, '-')) {
-        r->rc = option_unknown(key, where, false, r->err);
+        r->rc = option_unknown(&serve_options, key, where, false, r->err);
         return 0;
     }
-    assert(option_count <= OPTIONS);
-    unsigned *seen = &r->seen[o - option_table];
+    assert(serve_options.n <= OPTIONS);
+    unsigned *seen = &r->seen[o - serve_options.option];
     if (*seen) {
         r->rc = err_set(r->err, -EINVAL, "%s was set in line %u already", where, *seen);
         return 0;

@@ -10,7 +10,7 @@
 #define TIB         (MIB * 1024 * 1024)
 
 /* clang-format off */
-const struct option option_table[] = {
+static const struct option table[] = {
     {"model", TEXT(model), "", 0, OPTION_TEXT - 1, NULL, "model",
      "Directory of the model: config.json, tokenizer.json and model.safetensors or its "
      "shards; to chat also a template, in tokenizer_config.json or chat_template.jinja. "
@@ -166,4 +166,4 @@ const struct option option_table[] = {
 };
 /* clang-format on */
 
-const uint32_t option_count = ARRAY_LEN(option_table);
+const struct option_list serve_options = {table, ARRAY_LEN(table), "serve", "config"};

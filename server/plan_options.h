@@ -36,8 +36,7 @@ struct plan_options {
     bool json;
 };
 
-extern const struct option plan_option_table[];
-extern const uint32_t plan_option_count;
+extern const struct option_list plan_options_list;
 
 void plan_options_defaults(struct plan_options *o);
 /* argv without the program and the command's name.  0; 1: --help was printed; -EINVAL. */

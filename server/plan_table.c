@@ -9,7 +9,7 @@
 #define MOST  (1000ull << 40)
 
 /* clang-format off */
-const struct option plan_option_table[] = {
+static const struct option table[] = {
     {"trace", OPTION_STRING, FIELD(trace), "", 0, OPTION_TEXT - 1, NULL, "trace",
      "The trace: Mooncake's jsonl or the session CSV; - is standard input. The first "
      "argument without dashes says the same."},
@@ -108,4 +108,4 @@ const struct option plan_option_table[] = {
 };
 /* clang-format on */
 
-const uint32_t plan_option_count = ARRAY_LEN(plan_option_table);
+const struct option_list plan_options_list = {table, ARRAY_LEN(table), "plan", NULL};

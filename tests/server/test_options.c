@@ -53,11 +53,11 @@ static void every_default_is_a_value_its_own_option_accepts(void **state)
 {
     (void)state;
     struct options o;
-    for (uint32_t i = 0; i < option_count; i++) {
+    for (uint32_t i = 0; i < serve_options.n; i++) {
         struct err err;
-        assert_int_equal(
-            option_set(&option_table[i], &o, option_table[i].value, "default", &err),
-            0);
+        assert_int_equal(option_set(&serve_options.option[i], &o,
+                                    serve_options.option[i].value, "default", &err),
+                         0);
     }
     options_defaults(&o);
     assert_string_equal(o.host, "127.0.0.1");
@@ -244,9 +244,10 @@ static void help_mentions_every_option(void **state)
 {
     (void)state;
     char *text = printed(options_help);
-    for (uint32_t i = 0; i < option_count; i++) {
+    for (uint32_t i = 0; i < serve_options.n; i++) {
         char flag[64] = "\n  --", *p = flag + strlen(flag);
-        for (const char *k = option_table[i].key; *k; k++) *p++ = *k == '_' ? '-' : *k;
+        for (const char *k = serve_options.option[i].key; *k; k++)
+            *p++ = *k == '_' ? '-' : *k;
         *p = 0;
         assert_non_null(strstr(text, flag));
     }
