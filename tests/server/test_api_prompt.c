@@ -88,7 +88,7 @@ static void what_a_template_would_not_show_is_refused_by_its_place(void **state)
     static const struct {
         const char *messages, *param, *in_message;
     } cases[] = {
-        {"{}", "messages", "an object"},
+        {"{}", "messages", "an empty object"},
         {"[]", "messages", "at least one"},
         {"\"x\"", "messages", "\"x\""},
         {"[1]", "messages[0]", "1"},
