@@ -44,17 +44,17 @@ static int check_stranger(const char *variable, struct err *err)
     for (const char *p = variable + sizeof PREFIX - 1; i < n && i + 1 < sizeof key; i++)
         key[i] = (char)(p[i] >= 'A' && p[i] <= 'Z' ? p[i] - 'A' + 'a' : p[i]);
     key[i] = 0;
-    if (option_find(&serve_options, key) || strcmp(key, "config") == 0) return 0;
-    const struct option *near = option_nearest(&serve_options, key);
+    const struct option *near = option_find(&serve_options, key);
+    if (!near) near = option_nearest(&serve_options, key);
     int shown = (int)strcspn(variable, "=");
     if (shown > 80) shown = 80;
-    if (!near) {
+    if (!near && strcmp(key, "config"))
         log_line(LOG_WARN, "environment variable %.*s is no option and is not used",
                  shown, variable);
-        return 0;
-    }
+    if (!near) return 0;
     char name[64];
     env_name(name, sizeof name, near->key);
+    if (strncmp(variable, name, strlen(name)) == 0) return 0;
     return err_set(err, -EINVAL,
                    "environment variable %.*s is unknown; did you mean %.*s?", shown,
                    variable, (int)strcspn(name, "="), name);

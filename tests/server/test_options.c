@@ -238,6 +238,9 @@ a_misspelt_environment_variable_is_refused_and_a_strange_one_is_not(void **state
     assert_string_equal(err.msg, "environment variable DORMOUSE_KV_MEMROY is unknown; "
                                  "did you mean DORMOUSE_KV_MEMORY?");
     assert_int_equal(options_read(&o, 0, NULL, strange, &err), 0);
+    char *small[] = {"DORMOUSE_port=1", NULL};
+    assert_int_equal(options_read(&o, 0, NULL, small, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "did you mean DORMOUSE_PORT?"));
 }
 
 static void help_mentions_every_option(void **state)
