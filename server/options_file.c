@@ -1,7 +1,7 @@
 /* options_file.c - the configuration file (the only user of inih).
  *
- * Lines of `key = value`; # and ; begin a comment; [sections] may order the file and
- * mean nothing.  A key that stands twice is an error, not a choice.
+ * Lines of `key = value`; # and ; begin a comment, which has a line of its own; [sections]
+ * may order the file and mean nothing.  A key that stands twice is an error, not a choice.
  */
 #include "kernels/file.h"
 #include "server/options_table.h"
