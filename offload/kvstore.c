@@ -249,6 +249,7 @@ static void reap_all(struct kvstore *kv, uint64_t now)
     if (kv->o.ram) reap(kv, kv->o.ram, now);
     if (kv->o.ssd) reap(kv, kv->o.ssd, now);
     submit_again(kv, now);
+    kv->reaped = now;
 }
 
 void kvstore_step(struct kvstore *kv, uint64_t now)

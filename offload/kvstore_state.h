@@ -158,6 +158,8 @@ struct kvstore {
     uint32_t waiting[KV_SOURCES];  // loads that have not begun, by source
     uint32_t n_filling;
 
+    uint64_t reaped;  // when the tiers were looked at last
+
     struct kv_records *records;
     struct policy_budget budget;
     bool draining;

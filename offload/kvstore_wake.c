@@ -95,7 +95,7 @@ static uint64_t queued_bytes(const struct kvstore *kv, enum kv_source l)
 }
 
 static void decide(struct kvstore *kv, const struct kv_prompt *p, bool prefetch,
-                   struct plan *plan, struct kv_wake_report *report)
+                   uint64_t now, struct plan *plan, struct kv_wake_report *report)
 {
     static const uint8_t cost_tier[] = {COST_TIERS, COST_RAM, COST_SSD, COST_TIERS};
     uint32_t n = plan->found.blocks;
@@ -111,6 +111,7 @@ static void decide(struct kvstore *kv, const struct kv_prompt *p, bool prefetch,
         .prompt = p->n_tokens,
         .queued = {queued_bytes(kv, KV_RAM), queued_bytes(kv, KV_SSD)},
         .compute_price = p->compute_price,
+        .now = now,
     };
     struct cost_answer a;
     cost_decide(kv->o.cost, &q, &a);
@@ -260,7 +261,7 @@ uint32_t kvstore_wake(struct kvstore *kv, const struct kv_prompt *p, uint64_t no
     if (cap > kv->pages.capacity) cap = kv->pages.capacity;
     kv_find(kv, p, cap, kv->where, &plan.found);
     touch_found(kv, p, plan.found.blocks, now);
-    decide(kv, p, false, &plan, report);
+    decide(kv, p, false, now, &plan, report);
 
     *wake = gather(kv, p, &plan, now, blocks);
     plan_report(p, &plan, now, report);
@@ -339,7 +340,7 @@ void kv_prefetch(struct kvstore *kv, const struct kv_prompt *p, uint32_t record,
     uint32_t *blocks = kv->blocks;
     kv_find(kv, p, kv->pages.capacity, kv->where, &plan.found);
     touch_found(kv, p, plan.found.blocks, now);
-    decide(kv, p, true, &plan, &report);
+    decide(kv, p, true, now, &plan, &report);
 
     uint32_t wake = gather(kv, p, &plan, now, blocks);
     for (uint32_t i = 0; i < plan.take; i++) unref(kv, blocks[i]);
