@@ -108,12 +108,14 @@ static void find_sleepers(struct kvstore *kv)
 {
     const struct slots *s = kv->level[KV_SSD].slots;
     if (!s) return;
+    char(*labels)[BLOCK_LABEL] = kv->o.ssd->labels;
     for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
          i = slots_at(s, i)->newer) {
         const struct slot *x = slots_at(s, i);
         bool leaf = slots_child(s, &x->meta.id, SLOT_NONE) == SLOT_NONE;
-        if (leaf) kv_record_leaf(kv, &x->meta);
+        if (leaf) kv_record_leaf(kv, &x->meta, labels ? labels[i] : "");
     }
+    tier_drop_labels(kv->o.ssd);
 }
 
 int kvstore_open(struct kvstore **out, const struct kvstore_options *o, struct err *err)

@@ -23,7 +23,7 @@
 #include "offload/policy.h"
 #include "offload/tier.h"
 
-#define KVSTORE_CONVERSATION 64  // bytes of a conversation's name, with its NUL
+#define KVSTORE_CONVERSATION BLOCK_LABEL  // bytes of its name, with its NUL
 
 /* G1: pages by number, reference-counted.  The store holds one reference for each page
  * that it has a name for; a page whose only reference is the store's is idle. */

@@ -308,8 +308,13 @@ uint32_t kv_record_named(const struct kvstore *kv, uint64_t tenant, const char *
  * of this one; made where there is none and it can be.  KV_NONE. */
 uint32_t kv_record_of(struct kvstore *kv, const struct kv_prompt *p, bool make);
 uint32_t kv_record_with_last(const struct kvstore *kv, const struct block_meta *meta);
-/* One named after a block that nothing follows, for a restart. */
-void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf);
+/* Of a block that nothing follows, for a restart: with the name that it was stored with, which
+ * the latest one keeps, or one derived from it. */
+void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf,
+                    const char *name);
+/* The name of the conversation that ends with the block; "". */
+void kv_record_label(const struct kvstore *kv, const struct block_meta *meta,
+                     char out[KVSTORE_CONVERSATION]);
 void kv_record_touch(struct kvstore *kv, uint32_t r, uint64_t now);
 /* NULL: it has no blocks any more. */
 void kv_record_set_last(struct kvstore *kv, uint32_t r, const struct block_id *last,

@@ -198,6 +198,7 @@ static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
     t->io.meta = kv_slot(kv, KV_DEVICE, page)->meta;
     t->io.dir = TIER_STORE;
     t->io.buf = kv->pages.address(kv->pages.arg, page);
+    kv_record_label(kv, &t->io.meta, t->io.label);
     o = submit(kv, t, KV_DEVICE, page, now);
     if (o == GOES) slots_pin(kv->level[KV_DEVICE].slots, page);
     return o;
@@ -254,6 +255,7 @@ void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     t->level = KV_SSD;
     t->io.dir = TIER_STORE;
     t->io.buf = t->staging;
+    kv_record_label(kv, &t->io.meta, t->io.label);
     int rc = kv_transfer_submit(kv, t, now);
     uint32_t i;
     const struct kv_note *note = ram_note(kv, t, &i);

@@ -124,7 +124,8 @@ static inline int move(struct tier *t, enum tier_dir dir, const struct block_met
                        void *buf, uint64_t now)
 {
     struct tier_io io = {.meta = *m, .dir = dir, .buf = buf};
-    int rc = tier_submit(t, &io, now);
+    int rc;
+    while ((rc = tier_submit(t, &io, now)) == -EAGAIN) usleep(20);  // it is being wiped
     if (rc < 0) return rc;
     tier_flush(t);
     assert_ptr_equal(reap_one(t, now), &io);
