@@ -143,6 +143,7 @@ static void set_hold(struct kvstore *kv, uint32_t r, uint64_t until)
         }
     }
     x->held_until = until;
+    kv->n_held = 0;  // to be counted anew
     kv_quiet_at(kv, 0);
 }
 

@@ -16,11 +16,14 @@ void policy_defaults(struct policy *p)
         .max_stores = 8,
         .max_load_bytes = UINT64_C(256) << 20,
         .wake_deadline = 10 * SECOND,
+        .room_wait = 2 * SECOND,
     };
 }
 
 int policy_check(const struct policy *p, struct err *err)
 {
+    if (p->idle_after == 0)
+        return err_set(err, -EINVAL, "idle_after is 0; expected at least 1 ns");
     if (p->copy_after > p->idle_after)
         return err_set(err, -EINVAL,
                        "copy_after is %.1f s; expected at most idle_after, which is "

@@ -5,7 +5,8 @@
  * late.  Between a high and a low watermark nothing is freed; above the high one, down to the
  * low.  Order: least recently used conversation first, in it the last block first; held
  * and active ones never; one that came up less than residency ago only when nothing else
- * is left.  A tenant over its quota gives up its own oldest, never another's.
+ * is left that has a copy.  What has none goes when waiting for it has taken room_wait, or as
+ * long as computing it again would take.  A tenant over its quota gives up its own oldest, never another's.
  *
  * Pure     functions of the numbers and of `now`.
  * Threads  any.
@@ -29,10 +30,12 @@ struct policy {
     uint64_t max_load_bytes;         // in flight
     uint32_t max_loads_tenant;       // in flight; 0: no bound
     uint64_t wake_deadline;          // ns; then the rest is computed
+    uint64_t
+        room_wait;  // ns at most that room is waited for, for what is not copied yet
 };
 
 /* 5 s, 60 s, 30 s, 10 s; .90 and .80; no second touch, budget or quota; 32 loads of 256 MiB
- * and 8 stores; 10 s. */
+ * and 8 stores; 10 s; 2 s. */
 void policy_defaults(struct policy *p);
 NODISCARD int policy_check(const struct policy *p, struct err *err);
 

@@ -2,14 +2,22 @@
 #include "offload/tier.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 void tier_close(struct tier *t)
 {
     if (!t) return;
     assert(t->in_flight == 0);
     struct slots *slots = t->slots;
+    tier_drop_labels(t);
     t->medium->close(t);
     slots_close(slots);
+}
+
+void tier_drop_labels(struct tier *t)
+{
+    free(t->labels);
+    t->labels = NULL;
 }
 
 size_t tier_buffer_bytes(const struct tier *t)

@@ -37,7 +37,8 @@ struct tier_io {
     struct block_meta meta;
     enum tier_dir dir;
     void *buf;
-    void *owner;  // for the caller's use only
+    char label[BLOCK_LABEL];  // of a store: kept with the block where the medium can
+    void *owner;              // for the caller's use only
     /* set by the tier, valid once reaped */
     int res;  // 0 or -errno
     /* the tier's own while in flight */
@@ -77,6 +78,8 @@ struct tier {
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     struct tier_health health;
+    /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
+    char (*labels)[BLOCK_LABEL];
     /* since open */
     uint64_t stored, loaded, failed;  // blocks, reaped
     uint64_t dropped_bad;             // of the failed: dropped for it
@@ -119,6 +122,7 @@ NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, struct err *err);
 
 void tier_close(struct tier *t);  // NULL is fine; in_flight must be 0
+void tier_drop_labels(struct tier *t);
 
 size_t
 tier_buffer_bytes(const struct tier *t);  // block_bytes, rounded up to TIER_ALIGN

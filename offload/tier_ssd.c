@@ -198,7 +198,7 @@ static int ssd_start(struct tier *base, struct tier_io *io)
 
     io->ticket = t->free_pages[--t->n_free_pages];
     if (store)
-        disk_header_make(&t->pages[io->ticket], &io->meta, &t->fingerprint,
+        disk_header_make(&t->pages[io->ticket], &io->meta, io->label, &t->fingerprint,
                          ++t->sequence, io->buf, base->block_bytes);
 
     struct waiting *w = &t->waiting[io->dir];
@@ -308,12 +308,17 @@ static int take_memory(struct tier_ssd *t, struct err *err)
 static int look_around(struct tier_ssd *t, struct tier_ssd_found *found,
                        struct err *err)
 {
+    t->base.labels = calloc(t->file.capacity, sizeof *t->base.labels);
+    if (!t->base.labels)
+        return err_set(err, -ENOMEM, "no memory for the names of %u blocks",
+                       t->file.capacity);
     struct ssd_scan scan = {
         .slots = t->base.slots,
         .wipe = &t->wipe,
         .fingerprint = &t->fingerprint,
         .block_bytes = t->base.block_bytes,
         .found = found,
+        .labels = t->base.labels,
     };
     int rc = ssd_scan_file(&scan, &t->file, t->queue, t->depth, err);
     t->sequence = scan.last;

@@ -79,7 +79,7 @@ static const struct option table[] = {
 
     {"copy_after", OPTION_DURATION, FIELD(copy_after_ms), "5s", 0, 24 * HOURS, NULL,
      "policy", "A conversation quiet for this long is copied down."},
-    {"idle_after", OPTION_DURATION, FIELD(idle_after_ms), "60s", 0, 24 * HOURS, NULL,
+    {"idle_after", OPTION_DURATION, FIELD(idle_after_ms), "60s", 1, 24 * HOURS, NULL,
      "policy", "And leaves the device after this long."},
     {"ssd_after", OPTION_DURATION, FIELD(ssd_after_ms), "30s", 0, 24 * HOURS, NULL,
      "policy", "And is copied from host memory to the SSD after this long."},

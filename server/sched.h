@@ -44,7 +44,8 @@
  *      engine_capacity() allows always fits alone.)  Blocks that it will share with others
  *      are not counted.  It takes the blocks of what it knows at once, and others one by
  *      one as the reply grows.  Its first blocks are a sibling's or the store's, but for a
- *      job whose prompt is scored: that computes everything.
+ *      job whose prompt is scored: that computes everything.  Where a store has still to save
+ *      blocks to make room, the start waits for that as long as the store says.
  *   5. Older goes first, by the time a job came.  What is smaller may pass one that waits
  *      for room, but only until it has waited SCHED_PASS_NS: from then on nothing younger
  *      starts.  When it has waited SCHED_BUMP_NS, younger jobs are put back for its blocks,
@@ -98,12 +99,19 @@ struct sched_job {
     uint32_t older, younger;
 };
 
+enum sched_room {
+    ROOM_NONE,   // unless others give up theirs
+    ROOM_LATER,  // others need not
+    ROOM_NOW,
+};
+
 /* Where blocks of sequences that were computed before are found; all NULL: nowhere.  A
  * sequence is asked about by its number: job and n_known are set. */
 struct sched_store {
     void *arg;
-    /* Of the blocks that adopt() would give, how many others compute with right now. */
-    uint32_t (*shared)(void *arg, uint32_t seq);
+    /* May it start with n blocks, of which adopt() gives `most` at the most?  LATER: when
+     * what is still to be copied down has been, which is not waited for for ever. */
+    enum sched_room (*has_room)(void *arg, uint32_t seq, uint32_t n, uint32_t most);
     /* It starts: put the first blocks of what it knows into its table, with a reference on
      * each, but no more than cap; how many.  cap 0: what its table has is a sibling's, or it
      * computes everything.  loading: not all of them are filled yet. */

@@ -111,28 +111,25 @@ static uint32_t adoptable(const struct sched *s, const struct sched_seq *q,
 }
 
 /* Are there blocks for a sequence of which `shared` tokens are a sibling's?  Rule 4. */
-static bool has_room(const struct sched *s, const struct sched_seq *q, uint32_t shared)
+static enum sched_room has_room(const struct sched *s, const struct sched_seq *q,
+                                uint32_t shared)
 {
     const struct sched_job *j = &s->jobs[q->job];
-    uint32_t available = kv_pool_available(s->o.kv), all = kv_blocks_for(q->n_known);
-    uint64_t need = (uint64_t)all - shared / KV_BLOCK_TOKENS;
-    uint64_t spare = j->n_started == 0 ? j->n_choices : 1;
-    if (need + spare <= available) return true;
-    if (s->n_running == 0 && s->n_waking == 0) return need <= available;
-
-    /* The store is asked only where its answer can matter. */
-    uint32_t most = adoptable(s, q, shared);
-    if (most == 0) return false;
-    if (need + spare > (uint64_t)available + most) return false;
-    uint32_t theirs = s->o.store.shared(s->o.store.arg, (uint32_t)(q - s->seqs));
-    return need + spare <= (uint64_t)available + theirs;
+    uint32_t n = kv_blocks_for(q->n_known) - shared / KV_BLOCK_TOKENS;
+    bool alone = s->n_running == 0 && s->n_waking == 0;
+    if (!alone) n += j->n_started == 0 ? j->n_choices : 1;
+    if (!s->o.store.has_room)
+        return n <= kv_pool_available(s->o.kv) ? ROOM_NOW : ROOM_NONE;
+    uint32_t seq = (uint32_t)(q - s->seqs);
+    return s->o.store.has_room(s->o.store.arg, seq, n, adoptable(s, q, shared));
 }
 
-/* True where it started: it runs, or wakes. */
-static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *from,
-                  uint32_t shared)
+/* NOW: it started, and runs or wakes. */
+static enum sched_room start(struct sched *s, struct sched_seq *q,
+                             const struct sched_seq *from, uint32_t shared)
 {
-    if (!has_room(s, q, shared)) return false;
+    enum sched_room room = has_room(s, q, shared);
+    if (room != ROOM_NOW) return room;
     uint32_t seq = (uint32_t)(q - s->seqs), most = adoptable(s, q, shared);
     bool loading = false;
     q->inside = true;
@@ -145,12 +142,12 @@ static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *
     uint32_t tokens = shared + q->n_adopted * KV_BLOCK_TOKENS;
     if (kv_table_extend(s->o.kv, &q->table, tokens, q->n_known) < 0) {
         sched_give_up(s, seq);
-        return false;
+        return ROOM_NONE;
     }
     q->n_computed = loading ? 0 : tokens;
     q->state = loading ? SEQ_WAKING : SEQ_RUNNING;
     *(loading ? &s->n_waking : &s->n_running) += 1;
-    return true;
+    return ROOM_NOW;
 }
 
 /* Could `need` blocks be had from jobs younger than this one? */
@@ -177,15 +174,17 @@ static enum verdict try_start(struct sched *s, struct sched_seq *q, uint64_t sin
     bool wait;
     uint32_t shared = shareable(s, q, &from, &wait);
     if (wait && shared == 0) return NOT_YET;
-    if (start(s, q, from, shared)) return STARTED;
-    if (now - since < SCHED_BUMP_NS) return NO_ROOM;
+    enum sched_room room = start(s, q, from, shared);
+    if (room == ROOM_NOW) return STARTED;
+    if (room == ROOM_LATER || now - since < SCHED_BUMP_NS) return NO_ROOM;
 
     uint64_t need = (uint64_t)kv_blocks_for(q->n_known) + s->jobs[q->job].n_choices;
     if (need > s->o.kv->mem.n_blocks) need = s->o.kv->mem.n_blocks;
     if (!younger_hold(s, q->job, need)) return NO_ROOM;
     for (uint32_t victim; (victim = youngest_of(s, q->job, false)) != SCHED_NONE;) {
         put_back(s, victim, now);
-        if (start(s, q, from, shared)) return STARTED;
+        room = start(s, q, from, shared);
+        if (room != ROOM_NONE) return room == ROOM_NOW ? STARTED : NO_ROOM;
     }
     return NO_ROOM;
 }
@@ -261,7 +260,7 @@ static void plan_starts(struct sched *s, uint64_t now)
 static void begin_others(struct sched *s, const struct sched_seq *first)
 {
     for (struct sched_seq *q; (q = next_choice(s, first->job)) != NULL;) {
-        if (!start(s, q, first, q->n_known - 1)) return;
+        if (start(s, q, first, q->n_known - 1) != ROOM_NOW) return;
         take_place(s, q);
     }
 }

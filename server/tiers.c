@@ -11,6 +11,7 @@
 #define SSD_LATENCY   200e3
 #define SSD_BANDWIDTH 8e8
 #define SAMPLE        8  // blocks moved to calibrate a tier
+#define TRIES         4
 
 static bool has_ssd(const struct tiers_options *o)
 {
@@ -154,6 +155,20 @@ static uint32_t move(struct tier *t, struct tier_io *io, uint32_t n, enum tier_d
     return good;
 }
 
+/* How long the first of n blocks takes and then all others; false where one fails. */
+static bool time_loads(struct tier *tier, struct tier_io *io, uint32_t n,
+                       uint64_t *first, uint64_t *rest)
+{
+    uint64_t began = engine_clock();
+    if (move(tier, io, 1, TIER_LOAD) != 1) return false;
+    uint64_t between = engine_clock();
+    if (move(tier, io + 1, n - 1, TIER_LOAD) != n - 1) return false;
+    *first = between - began;
+    *rest = engine_clock() - between;
+    return true;
+}
+
+/* The least of a few tries: by accident a load is slow, never quick. */
 static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
 {
     struct tier_io io[SAMPLE] = {0};
@@ -167,17 +182,17 @@ static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
         io[i].buf = (char *)t->staging + i * bytes;
         memset(io[i].buf, 0, bytes);
     }
-    if (move(tier, io, n, TIER_STORE) == n) {
-        uint64_t began = engine_clock();
-        uint32_t one = move(tier, io, 1, TIER_LOAD);
-        uint64_t first = engine_clock() - began;
-        uint32_t rest = move(tier, io + 1, n - 1, TIER_LOAD);
-        uint64_t all = engine_clock() - began - first;
-        if (one == 1 && rest == n - 1) {
-            double each = (double)all / (n - 1);
-            double wait = (double)first > each ? (double)first - each : 0;
-            cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
-        }
+    uint64_t first = UINT64_MAX, rest = UINT64_MAX, a, b;
+    bool good = move(tier, io, n, TIER_STORE) == n;
+    for (int tries = 0; good && tries < TRIES; tries++) {
+        good = time_loads(tier, io, n, &a, &b);
+        if (good && a < first) first = a;
+        if (good && b < rest) rest = b;
+    }
+    if (good) {
+        double each = (double)rest / (n - 1);
+        double wait = (double)first > each ? (double)first - each : 0;
+        cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
     }
     for (uint32_t i = 0; i < n; i++) (void)!tier_drop(tier, &io[i].meta.id);
 }

@@ -114,6 +114,7 @@ static void what_just_came_up_goes_only_when_nothing_else_is_left(void **state)
     turn(&w, &a, 0, 0);  // came up now
     w.now += SEC;
     turn(&w, &b, 0, 0);
+    world_pass(&w, 6 * SEC);  // both have copies now
     assert_int_equal(kvstore_make_room(w.kv, 4, w.now), 4);
     assert_true(found(&w, &a).by[KV_DEVICE] >= 3);
     assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 8);

@@ -40,6 +40,8 @@ static void numbers_that_contradict_each_other_are_refused_by_name(void **state)
     struct policy p = defaults();
     p.copy_after = 61 * S;
     refused(p, "copy_after");
+    p = defaults(), p.copy_after = p.idle_after = 0;
+    refused(p, "idle_after");
     p = defaults(), p.low = 0.95;
     refused(p, "watermarks");
     p = defaults(), p.low = 0;

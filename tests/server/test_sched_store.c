@@ -29,6 +29,7 @@ struct fixed {
     struct sched *s;
     uint32_t blocks, left, asked;
     bool loading;
+    enum sched_room room;  // where there is any
 };
 
 static uint32_t fixed_adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading)
@@ -42,11 +43,14 @@ static uint32_t fixed_adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading
     return f->blocks;
 }
 
-static uint32_t fixed_shared(void *arg, uint32_t seq)
+static enum sched_room fixed_has_room(void *arg, uint32_t seq, uint32_t n,
+                                      uint32_t most)
 {
-    (void)arg;
+    const struct fixed *f = arg;
     (void)seq;
-    return 0;
+    (void)most;
+    if (n > f->kv->n_free) return ROOM_NONE;
+    return n > 10 ? f->room : ROOM_NOW;
 }
 
 static void fixed_leave(void *arg, uint32_t seq)
@@ -60,9 +64,12 @@ static void open_fixed(struct fixed *f, uint32_t blocks, bool loading)
 {
     open_world(&world, 64,
                (struct sched_options){.max_running = 4, .step_tokens = 128});
-    *f = (struct fixed){
-        .kv = &world.kv, .s = &world.s, .blocks = blocks, .loading = loading};
-    world.s.o.store = (struct sched_store){f, fixed_shared, fixed_adopt, fixed_leave};
+    *f = (struct fixed){.kv = &world.kv,
+                        .s = &world.s,
+                        .blocks = blocks,
+                        .loading = loading,
+                        .room = ROOM_NOW};
+    world.s.o.store = (struct sched_store){f, fixed_has_room, fixed_adopt, fixed_leave};
 }
 
 static void what_the_store_has_is_not_computed(void **state)
@@ -100,6 +107,24 @@ nothing_is_computed_until_the_blocks_are_there_and_others_go_on(void **state)
     finish_all(&world, MS);
     assert_int_equal(world.n_rows[j], 20 + 3);
     assert_int_equal(world.replied[other], 40);
+    close_world(&world);
+}
+
+static void nobody_is_put_back_for_room_that_only_has_to_be_saved(void **state)
+{
+    (void)state;
+    struct fixed f;
+    open_fixed(&f, 0, false);
+    f.room = ROOM_LATER;
+    uint32_t large = add(&world, 400, 1, 4);
+    step(&world, MS);
+    uint32_t small = add(&world, 20, 1, 200);
+    for (int i = 0; i < 30; i++) step(&world, 1000 * MS);
+    assert_int_equal(world.put_back, 0);
+    assert_int_equal(world.n_rows[large], 0);
+    assert_true(world.replied[small] > 10);
+    f.room = ROOM_NOW;
+    finish_all(&world, MS);
     close_world(&world);
 }
 
@@ -232,7 +257,9 @@ static void random_traffic_over_a_store_keeps_every_invariant_and_ends(void **st
             assert_true(i < 100000);
             store_step(&store, world.now);
             bool waking = s->n_waking > 0;
-            assert_true(step(&world, 10 * MS)->n_rows > 0 || waking || s->n_waking > 0);
+            uint32_t later = store.later;
+            bool rows = step(&world, 10 * MS)->n_rows > 0;
+            assert_true(rows || waking || s->n_waking > 0 || store.later > later);
         }
         adopted += store.adopted;
         loads += store.loads;
@@ -249,6 +276,7 @@ int main(void)
         cmocka_unit_test(what_the_store_has_is_not_computed),
         cmocka_unit_test(
             nothing_is_computed_until_the_blocks_are_there_and_others_go_on),
+        cmocka_unit_test(nobody_is_put_back_for_room_that_only_has_to_be_saved),
         cmocka_unit_test(what_did_not_arrive_is_computed),
         cmocka_unit_test(one_that_wakes_too_short_for_the_pool_starts_again_later),
         cmocka_unit_test(a_scored_prompt_is_computed_whole),
