@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@ struct ssd_sums {
     size_t block_bytes;
     pthread_t thread;
     bool started;
+    atomic_uint n_done;  // so that the owner may look often without the lock
 
     pthread_mutex_t lock;  // guards all that follows
     pthread_cond_t work;
@@ -65,6 +67,7 @@ static void *work(void *arg)
         compute(s, job);
         pthread_mutex_lock(&s->lock);
         put(&s->done, job);
+        atomic_fetch_add_explicit(&s->n_done, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -80,6 +83,8 @@ void ssd_sums_push(struct ssd_sums *s, struct ssd_sum *job)
 
 struct ssd_sum *ssd_sums_pop(struct ssd_sums *s)
 {
+    if (atomic_load_explicit(&s->n_done, memory_order_relaxed) == 0) return NULL;
+    atomic_fetch_sub_explicit(&s->n_done, 1, memory_order_relaxed);
     pthread_mutex_lock(&s->lock);
     struct ssd_sum *job = take(&s->done);
     pthread_mutex_unlock(&s->lock);

@@ -96,12 +96,16 @@ static void push_blocks(struct tier_ssd *t, struct tier_io **io, unsigned n)
     push_run(t, r);
 }
 
+static bool run_is_full(const struct tier_ssd *t, uint32_t blocks)
+{
+    return blocks >= SSD_RUN_BLOCKS || (blocks + 1) * t->file.slot_bytes > RUN_BYTES;
+}
+
 static void push_waiting(struct tier_ssd *t, struct waiting *w)
 {
     for (uint32_t i = 0, n; i < w->n; i += n) {
         n = 1;
-        while (n < SSD_RUN_BLOCKS && i + n < w->n &&
-               (n + 1) * t->file.slot_bytes <= RUN_BYTES &&
+        while (!run_is_full(t, n) && i + n < w->n &&
                w->io[i + n]->slot == w->io[i]->slot + n)
             n++;
         push_blocks(t, &w->io[i], n);
@@ -173,15 +177,16 @@ static void collect_sums(struct tier_ssd *t)
 
 // ---- transfers -----------------------------------------------------------------------
 
-/* Stores that were given together are summed one by one, and wait for each other so that
- * neighbours stay together. */
+/* Stores that were given together are summed one by one, and wait for as many as make a
+ * run, so that neighbours stay together. */
 static void ssd_flush(struct tier *base)
 {
     struct tier_ssd *t = ssd_of(base);
     collect_sums(t);
     push_waiting(t, &t->waiting[TIER_LOAD]);
-    bool together = t->summing == 0 || t->waiting[TIER_STORE].n >= SSD_RUN_BLOCKS;
-    if (together) push_waiting(t, &t->waiting[TIER_STORE]);
+    uint32_t stores = t->waiting[TIER_STORE].n;
+    if (t->summing == 0 || run_is_full(t, stores))
+        push_waiting(t, &t->waiting[TIER_STORE]);
     push_wipes(t);
     ssd_kick(t->queue);
 }
