@@ -100,7 +100,7 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
             "KV blocks of %zu bytes cannot be kept below the KV pool: they "
             "must be a multiple of %d bytes; set ram to 0 and ssd to nothing",
             block, TIER_ALIGN);
-    int rc = copyq_cpu_open(&t->copies, err);
+    int rc = copyq_thread_open(&t->copies, err);
     if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
     if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);
     if (rc < 0) return rc;

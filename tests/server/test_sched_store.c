@@ -128,6 +128,65 @@ static void nobody_is_put_back_for_room_that_only_has_to_be_saved(void **state)
     close_world(&world);
 }
 
+static void those_who_run_do_not_notice_who_wakes(void **state)
+{
+    (void)state;
+    struct fixed f;
+    open_fixed(&f, 0, false);
+    uint32_t other = add(&world, 64, 1, 400), woken[3];
+    step(&world, 64 * 2 * MS);
+    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    f.blocks = 5;
+    for (int i = 0; i < 3; i++) woken[i] = add(&world, 5 * 16 + 20, 1, 1);
+    while (world.s.jobs[woken[0]].used || world.s.jobs[woken[1]].used ||
+           world.s.jobs[woken[2]].used) {
+        uint32_t before = world.replied[other];
+        const struct sched_step *p = step(&world, 10 * MS);
+        assert_int_equal(p->n_decode, 1);
+        assert_int_equal(p->n_rows, 2);
+        assert_int_equal(world.replied[other], before + 1);
+    }
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
+static void who_wakes_beside_replies_does_not_wait_for_long(void **state)
+{
+    (void)state;
+    struct fixed f;
+    open_fixed(&f, 0, false);
+    add(&world, 64, 1, 900);
+    step(&world, 64 * 2 * MS);
+    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    f.blocks = 5;
+    uint32_t j = add(&world, 5 * 16 + 60, 1, 1);
+    uint64_t since = world.now, steps = 0;
+    for (; world.now - since < SCHED_BUMP_NS; steps++) {
+        assert_int_equal(step(&world, 500 * MS)->n_rows, 2);
+        assert_true(world.s.jobs[j].used);
+    }
+    assert_true(step(&world, 500 * MS)->n_rows >= 1 + SCHED_MIN_CHUNK);
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
+static void a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        struct fixed f;
+        open_fixed(&f, 0, false);
+        add(&world, 64, 1, 400);
+        step(&world, 64 * 2 * MS);
+        for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+        f.blocks = kind == 0 ? 0 : 1;
+        add(&world, kind == 0 ? 40 : 16 + SCHED_END_TOKENS + 1, 1, 1);
+        assert_true(step(&world, MS)->n_rows >= 1 + SCHED_MIN_CHUNK);
+        finish_all(&world, MS);
+        close_world(&world);
+    }
+}
+
 static void what_did_not_arrive_is_computed(void **state)
 {
     (void)state;
@@ -277,6 +336,9 @@ int main(void)
         cmocka_unit_test(
             nothing_is_computed_until_the_blocks_are_there_and_others_go_on),
         cmocka_unit_test(nobody_is_put_back_for_room_that_only_has_to_be_saved),
+        cmocka_unit_test(those_who_run_do_not_notice_who_wakes),
+        cmocka_unit_test(who_wakes_beside_replies_does_not_wait_for_long),
+        cmocka_unit_test(a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever),
         cmocka_unit_test(what_did_not_arrive_is_computed),
         cmocka_unit_test(one_that_wakes_too_short_for_the_pool_starts_again_later),
         cmocka_unit_test(a_scored_prompt_is_computed_whole),
