@@ -178,6 +178,7 @@ struct kvstore_counters {
     uint64_t evicted[KV_SOURCES];                                    // blocks freed
     uint64_t lost;                     // of these, the last copy
     uint64_t quota_bites[KV_SOURCES];  // blocks refused or freed for a quota
+    uint64_t kept[KV_SOURCES];  // blocks refused for one of just now: policy.keep_for
     uint64_t load_failed, store_failed, deadline_passed, budget_refused,
         second_touch_refused;
 };

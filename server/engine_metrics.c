@@ -39,6 +39,8 @@ static void publish_counters(struct metrics *m, const struct kvstore_counters *c
         {COUNTER_LOST, c->lost},
         {COUNTER_QUOTA_RAM, c->quota_bites[KV_RAM]},
         {COUNTER_QUOTA_SSD, c->quota_bites[KV_SSD]},
+        {COUNTER_KEPT_RAM, c->kept[KV_RAM]},
+        {COUNTER_KEPT_SSD, c->kept[KV_SSD]},
         {COUNTER_LOAD_FAILED, c->load_failed},
         {COUNTER_STORE_FAILED, c->store_failed},
         {COUNTER_DEADLINE, c->deadline_passed},

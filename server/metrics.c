@@ -82,6 +82,10 @@ static const struct series counters[COUNTERS] = {
     [COUNTER_QUOTA_RAM] = PART("quota_blocks_total",
                                "KV blocks refused or freed for a tenant's quota.", RAM),
     [COUNTER_QUOTA_SSD] = PART("quota_blocks_total", NULL, SSD),
+    [COUNTER_KEPT_RAM] = PART(
+        "kept_refused_blocks_total",
+        "KV blocks not stored in a full tier as all it has was used just now.", RAM),
+    [COUNTER_KEPT_SSD] = PART("kept_refused_blocks_total", NULL, SSD),
     [COUNTER_LOAD_FAILED] =
         ONE("load_failures_total", "KV blocks that did not come up."),
     [COUNTER_STORE_FAILED] =

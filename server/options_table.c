@@ -77,6 +77,10 @@ const struct option option_table[] = {
      "conversations",
      "A conversation that has woken stays up at least this long, unless nothing else can "
      "make room."},
+    {"keep_for", OPTION_DURATION, FIELD(keep_for_ms), "120s", 0, 24 * HOUR, NULL,
+     "conversations",
+     "In a full tier, what was used less long ago than this makes room for nobody; what is "
+     "new stays out. Keeps conversations that take turns from pushing each other out."},
     {"high", OPTION_COUNT, FIELD(high), "90", 1, 100, NULL, "conversations",
      "When a tier is fuller than this, in per cent, blocks are freed."},
     {"low", OPTION_COUNT, FIELD(low), "80", 1, 100, NULL, "conversations",

@@ -111,6 +111,7 @@ static struct policy policy_of(const struct options *o)
     p.idle_after = o->idle_after_ms * MS;
     p.ssd_after = o->ssd_after_ms * MS;
     p.residency = o->residency_ms * MS;
+    p.keep_for = o->keep_for_ms * MS;
     p.high = o->high / 100.0;
     p.low = o->low / 100.0;
     p.second_touch = o->second_touch;

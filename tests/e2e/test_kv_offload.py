@@ -4,7 +4,7 @@ import pytest
 
 from models import expected
 from server import Server, together
-from sleepers import (storm, BLOCK, SLOT_BYTES, SLOW, Cold, ask, cached, press, prompt_of, tiers,
+from sleepers import (storm, BLOCK, BLOCK_BYTES, SLOT_BYTES, SLOW, Cold, ask, cached, press, prompt_of, tiers,
                       wait_copied, wait_slots, written)
 
 pytestmark = storm
@@ -242,16 +242,27 @@ def test_what_is_on_the_ssd_is_not_written_again(tmp_path, quick_cold):
         assert blocks <= distinct * 1.2
 
 
-def test_a_full_ssd_is_written_no_more_than_was_computed(tmp_path, quick_cold):
-    """Room for three of four conversations that take turns."""
-    with Server("tiny-rand", *tiers(400, ssd=tmp_path / "kv", slots=3 * 260,
-                                    speed=())) as server:
+@pytest.mark.parametrize("quota", [False, True], ids=["size", "quota"])
+def test_a_full_ssd_keeps_three_of_four_that_take_turns(tmp_path, quick_cold, quota):
+    """Room for three conversations of 4,000 tokens, by the file's size or the tenant's quota:
+    neither do the four push each other out, nor is anything written again and again."""
+    room = 3 * 250
+    flags = tiers(400, ssd=tmp_path / "kv", slots=2000 if quota else room, speed=())
+    if quota:
+        flags += ("--ssd-quota", str(room * BLOCK_BYTES))
+    with Server("tiny-rand", *flags) as server:
         before = written(server)
-        alternate(server, quick_cold, 4, 4000, 50)
+        new = alternate(server, quick_cold, 4, 4000, 50)
         blocks = (written(server) - before) / SLOT_BYTES
-        computed = server.metrics_sum("dormouse_computed_tokens_total") / BLOCK
-        print(f"{blocks:.0f} slots written, {computed:.0f} blocks computed")
-        assert blocks <= 2 * computed
+        asked = server.metrics_sum("dormouse_prompt_tokens_total")
+        found = server.metrics_sum("dormouse_cached_tokens_total")
+        evicted = server.metrics()[next(k for k in server.metrics() if k.startswith(
+            "dormouse_evicted_blocks_total{") and 'tier="ssd"' in k)]
+        print(f"{blocks:.0f} slots written, {new} blocks of new KV, {evicted:.0f} evicted, "
+              f"{found / asked:.0%} of {asked:.0f} tokens found")
+        assert blocks <= 2 * new
+        assert evicted <= new
+        assert found >= asked / 2
 
 
 # ---- chats ----
