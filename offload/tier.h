@@ -108,6 +108,9 @@ struct tier_ssd_found {  // for the log
     uint32_t orphans;    // dropped: a block before them is not there any more
     bool uring, direct;  // what is used
     char note[1024];     // what is not as wished and why, in whole sentences; or ""
+    /* With an error: it is of what lies in the folder, which is disposable, and not of the
+     * options or the folder itself.  The caller may go on without the tier. */
+    bool inside;
 };
 /* Blocks of this fingerprint that the folder already holds are there again: conversations
  * in the order in which they were last added to, the deepest block of each counted as used

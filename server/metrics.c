@@ -127,6 +127,8 @@ static const struct series gauges[GAUGES] = {
         PART("tier_free_bytes", "KV bytes that a tier takes as it is.", DEVICE),
     [GAUGE_FREE_RAM] = PART("tier_free_bytes", NULL, RAM),
     [GAUGE_FREE_SSD] = PART("tier_free_bytes", NULL, SSD),
+    [GAUGE_CONFIGURED_RAM] = PART("tier_configured", "1: the tier is wanted.", RAM),
+    [GAUGE_CONFIGURED_SSD] = PART("tier_configured", NULL, SSD),
     [GAUGE_WRITABLE_RAM] =
         PART("tier_writable",
              "1: the tier takes blocks; 0: there is none, or its writes "

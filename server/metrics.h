@@ -81,6 +81,8 @@ enum gauge {
     GAUGE_FREE_DEVICE,
     GAUGE_FREE_RAM,
     GAUGE_FREE_SSD,
+    GAUGE_CONFIGURED_RAM,  // 1: wanted; whether it is there or not
+    GAUGE_CONFIGURED_SSD,
     GAUGE_WRITABLE_RAM,
     GAUGE_WRITABLE_SSD,
     GAUGE_IN_FLIGHT_RAM,  // transfers, loads and stores

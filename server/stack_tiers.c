@@ -134,6 +134,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
         .ram_bytes = o->ram,
         .ssd_dir = o->ssd,
         .ssd_bytes = o->ssd_size,
+        .ssd_threads = strcmp(o->ssd_io, "threads") == 0,
         .fingerprint = s->fingerprint,
         .max_wakes = 2 * o->max_running,
         .max_conversations = o->max_conversations,
@@ -236,8 +237,13 @@ int stack_open_tiers(struct stack *s, const struct stack_options *o, struct err 
     key_tenants(s, o);
     int rc = tiers_open(&s->tiers, &t, err);
     if (rc < 0) return rc;
+    metrics_set(o->metrics, GAUGE_CONFIGURED_RAM, set->ram > 0);
+    metrics_set(o->metrics, GAUGE_CONFIGURED_SSD, set->ssd[0] != 0);
     if (s->tiers.ram) log_ram(&s->tiers, set->ram);
     if (s->tiers.ssd) log_ssd(&s->tiers, set);
+    if (s->tiers.ssd_refused)
+        log_line(LOG_WARN, "there is no SSD tier: %s; mend it and restart",
+                 s->tiers.found.note);
     rc = calibrate_prefill(s, err);
     if (rc < 0) return rc;
     tiers_calibrate(&s->tiers);

@@ -3,6 +3,7 @@
 #include "server/engine.h"
 #include "server/kv_pages.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Before anything was measured: a memory bus, and a slow NVMe drive. */
@@ -76,6 +77,8 @@ static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block
     return tier_ram_open(&t->ram, &r, err);
 }
 
+/* What is kept on the SSD may be lost at any time: where it cannot be had, the server
+ * serves without.  What the operator has to mend is an error. */
 static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
                     struct err *err)
 {
@@ -85,8 +88,15 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .bytes = o->ssd_bytes,
         .fingerprint = o->fingerprint,
         .depth = o->policy.max_loads + o->policy.max_stores,
+        .no_uring = o->ssd_threads,
     };
-    return tier_ssd_open(&t->ssd, &t->found, &s, err);
+    struct err why = {""};
+    int rc = tier_ssd_open(&t->ssd, &t->found, &s, &why);
+    if (rc == 0) return 0;
+    t->ssd_refused = t->found.inside;
+    if (!t->ssd_refused) return err_set(err, rc, "%s", why.msg);
+    snprintf(t->found.note, sizeof t->found.note, "%s", why.msg);
+    return 0;
 }
 
 static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)
