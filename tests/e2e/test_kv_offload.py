@@ -3,7 +3,7 @@ reuses nothing; and what was not computed was found."""
 import pytest
 
 from models import expected
-from server import Server, together
+from server import PROGRAM, WEAK_NAMES, Server, together
 from sleepers import (storm, BLOCK, BLOCK_BYTES, SLOT_BYTES, SLOW, Cold, ask, cached, press, prompt_of, tiers,
                       wait_copied, wait_slots, written)
 
@@ -97,14 +97,18 @@ def test_histories_of_1_to_1025_blocks_wake_to_the_same_answer(tmp_path, quick_c
 
 # ---- names ----
 
+@pytest.mark.parametrize("program", [PROGRAM, WEAK_NAMES], ids=["names", "names of 8 bits"])
 @pytest.mark.parametrize("tier", TIERS)
-def test_prompts_that_differ_in_one_token_never_share_the_changed_block(tmp_path, cold, tier):
+def test_prompts_that_differ_in_one_token_never_share_the_changed_block(tmp_path, cold, tier,
+                                                                       program):
+    """Also where a block's name says next to nothing, because the tokens are compared."""
     whole = prompt_of(4 * BLOCK, "whole")
     front = prompt_of(BLOCK, "front")
     variants = [(edit_at(whole, i), i // BLOCK) for i in range(len(whole))]
     variants += [(front + whole, 0), (whole[BLOCK:] + whole[:BLOCK], 0), (whole[:BLOCK] * 4, 1),
                  (whole[:BLOCK] * 3, 1), (whole[:2 * BLOCK] + whole[:2 * BLOCK], 2)]
-    with Server("tiny-rand", *below(tier, tmp_path / "kv", 64, 1000)) as server:
+    with Server("tiny-rand", *below(tier, tmp_path / "kv", 64, 1000),
+                program=program) as server:
         for turn in range(3):
             for prompt, shared in variants:
                 assert ask(server, whole)[0] == cold(whole)
@@ -213,6 +217,11 @@ def test_conversations_of_another_tenant_are_not_there(two_keys):
             assert server.request(method, target, headers=two)[0] == 404, (method, target)
         status, _, body = server.request("GET", "/v1/conversations", headers=two)
         assert status == 200 and b"mine" not in body
+        # The same name is another conversation for another tenant.
+        same = ask(server, prompt_of(100, "named"), headers={**two, "X-Conversation-Id": "mine"})
+        assert cached(same[1]) == 0
+        assert server.request("DELETE", path, headers=two)[0] == 200
+        assert cached(ask(server, prompt_of(100, "named"), headers=named)[1]) == 96
         assert server.request("DELETE", path, headers=one)[0] in (200, 204)
         assert server.request("GET", path, headers=one)[0] == 404
 
