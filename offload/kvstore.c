@@ -286,6 +286,11 @@ bool kvstore_drain(struct kvstore *kv, uint64_t now)
            kv->n_stores == 0;
 }
 
+uint32_t kvstore_unsaved(const struct kvstore *kv)
+{
+    return kv->level[KV_DEVICE].to_copy.n + kv->level[KV_RAM].to_copy.n + kv->n_stores;
+}
+
 bool kvstore_settle(struct kvstore *kv, uint64_t now)
 {
     reap_all(kv, now);

@@ -135,6 +135,8 @@ void kvstore_step(struct kvstore *kv, uint64_t now);
 uint64_t kvstore_next(const struct kvstore *kv, uint64_t now);
 /* Copy everything down as if it had been quiet for long; true when all of it is. */
 bool kvstore_drain(struct kvstore *kv, uint64_t now);
+/* Blocks that are to be copied down and have not been. */
+uint32_t kvstore_unsaved(const struct kvstore *kv);
 /* Before close: take back what is in flight and start nothing; true when nothing is left. */
 bool kvstore_settle(struct kvstore *kv, uint64_t now);
 bool kvstore_in_flight(const struct kvstore *kv);

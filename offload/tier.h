@@ -73,7 +73,7 @@ struct tier {
     const struct tier_medium *medium;
     size_t block_bytes;
     struct slots *slots;
-    uint32_t in_flight;
+    uint32_t in_flight, loading;  // transfers; of these, loads
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     struct tier_health health;
