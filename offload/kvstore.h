@@ -55,6 +55,7 @@ NODISCARD int kvstore_open(struct kvstore **out, const struct kvstore_options *o
                            struct err *err);
 void kvstore_close(struct kvstore *kv);  // NULL is fine; nothing may be in flight
 size_t kvstore_bytes(const struct kvstore_options *o);
+size_t kvstore_note_bytes(uint32_t blocks);  // of these, for a tier of so many
 
 enum kv_source { KV_DEVICE, KV_RAM, KV_SSD, KV_SOURCES };
 

@@ -55,8 +55,8 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
     uint64_t ssd = has_ssd(o) ? o->ssd_bytes / (block_bytes + TIER_ALIGN) : 0;
     if (ssd >= SLOT_NONE) ssd = SLOT_NONE - 1;
     uint64_t sum = kvstore_bytes(&k);
-    if (ram > 0) sum += ram * block_bytes + slots_bytes(ram);
-    if (ssd > 0) sum += slots_bytes((uint32_t)ssd);
+    if (ram > 0) sum += ram * block_bytes + slots_bytes(ram) + kvstore_note_bytes(ram);
+    if (ssd > 0) sum += slots_bytes((uint32_t)ssd) + kvstore_note_bytes((uint32_t)ssd);
     if (ram > 0 || ssd > 0) sum += (uint64_t)buffers(o) * block_bytes;
     return sum;
 }
