@@ -174,13 +174,18 @@ void kvstore_close(struct kvstore *kv)
     free(kv);
 }
 
+size_t kvstore_note_bytes(uint32_t blocks)
+{
+    return blocks * sizeof(struct kv_note);
+}
+
 size_t kvstore_bytes(const struct kvstore_options *o)
 {
-    size_t pages = o->pages.capacity, notes = pages;
-    if (o->ram) notes += slots_capacity(o->ram->slots);
-    if (o->ssd) notes += slots_capacity(o->ssd->slots);
-    return sizeof(struct kvstore) + slots_bytes(o->pages.capacity) +
-           notes * sizeof(struct kv_note) + o->max_wakes * sizeof(struct kv_wake) +
+    size_t pages = o->pages.capacity, notes = kvstore_note_bytes(o->pages.capacity);
+    if (o->ram) notes += kvstore_note_bytes(slots_capacity(o->ram->slots));
+    if (o->ssd) notes += kvstore_note_bytes(slots_capacity(o->ssd->slots));
+    return sizeof(struct kvstore) + slots_bytes(o->pages.capacity) + notes +
+           o->max_wakes * sizeof(struct kv_wake) +
            (size_t)n_nodes(o) * sizeof(struct kv_node) +
            ((size_t)o->policy.max_loads + o->policy.max_stores) *
                sizeof(struct kv_transfer) +
@@ -289,6 +294,11 @@ bool kvstore_drain(struct kvstore *kv, uint64_t now)
     kv->draining = false;
     return kv->level[KV_DEVICE].to_copy.n == 0 && kv->level[KV_RAM].to_copy.n == 0 &&
            kv->n_stores == 0;
+}
+
+uint32_t kvstore_unsaved(const struct kvstore *kv)
+{
+    return kv->level[KV_DEVICE].to_copy.n + kv->level[KV_RAM].to_copy.n + kv->n_stores;
 }
 
 bool kvstore_settle(struct kvstore *kv, uint64_t now)

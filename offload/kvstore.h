@@ -55,6 +55,7 @@ NODISCARD int kvstore_open(struct kvstore **out, const struct kvstore_options *o
                            struct err *err);
 void kvstore_close(struct kvstore *kv);  // NULL is fine; nothing may be in flight
 size_t kvstore_bytes(const struct kvstore_options *o);
+size_t kvstore_note_bytes(uint32_t blocks);  // of these, for a tier of so many
 
 enum kv_source { KV_DEVICE, KV_RAM, KV_SSD, KV_SOURCES };
 
@@ -150,6 +151,8 @@ void kvstore_step(struct kvstore *kv, uint64_t now);
 uint64_t kvstore_next(const struct kvstore *kv, uint64_t now);
 /* Copy everything down as if it had been quiet for long; true when all of it is. */
 bool kvstore_drain(struct kvstore *kv, uint64_t now);
+/* Blocks that are to be copied down and have not been. */
+uint32_t kvstore_unsaved(const struct kvstore *kv);
 /* Before close: take back what is in flight and start nothing; true when nothing is left. */
 bool kvstore_settle(struct kvstore *kv, uint64_t now);
 bool kvstore_in_flight(const struct kvstore *kv);
@@ -193,6 +196,7 @@ struct kvstore_counters {
     uint64_t evicted[KV_SOURCES];                                    // blocks freed
     uint64_t lost;                     // of these, the last copy
     uint64_t quota_bites[KV_SOURCES];  // blocks refused or freed for a quota
+    uint64_t kept[KV_SOURCES];  // blocks refused for one of just now: policy.keep_for
     uint64_t load_failed, store_failed, deadline_passed, budget_refused,
         second_touch_refused;
 };

@@ -362,6 +362,11 @@ static int displace(struct kvstore *kv, enum kv_source l, const uint64_t *tenant
             kv->ram_pressed = true;
             return -EAGAIN;
         }
+        struct policy_block b = describe(kv, l, i, now);
+        if (!policy_may_displace(&kv->policy, &b, now)) {
+            kv->count.kept[l]++;
+            return -ENOSPC;
+        }
         kv_evict(kv, l, i);
         return 0;
     }

@@ -10,6 +10,7 @@ void policy_defaults(struct policy *p)
         .idle_after = 60 * SECOND,
         .ssd_after = 30 * SECOND,
         .residency = 10 * SECOND,
+        .keep_for = 120 * SECOND,  // half of those who return have done so by then
         .high = 0.90,
         .low = 0.80,
         .max_loads = 32,
@@ -79,6 +80,12 @@ bool policy_may_free(const struct policy *p, const struct policy_block *b, uint6
         b->promoted != 0 && (now < b->promoted || now - b->promoted < p->residency);
     if (resident && !last) return false;
     return pressure || (b->lower && quiet_for(b, p->idle_after, now));
+}
+
+bool policy_may_displace(const struct policy *p, const struct policy_block *b,
+                         uint64_t now)
+{
+    return !b->active && !b->held && (b->lower || quiet_for(b, p->keep_for, now));
 }
 
 uint32_t policy_excess(const struct policy *p, uint32_t used, uint32_t capacity)

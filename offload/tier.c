@@ -75,6 +75,7 @@ int tier_submit(struct tier *t, struct tier_io *io, uint64_t now)
     rc = t->medium->start(t, io);
     if (rc == 0) {
         t->in_flight++;
+        t->loading += io->dir == TIER_LOAD;
     } else if (io->dir == TIER_STORE) {
         slots_release(t->slots, io->slot);
     } else {
@@ -134,6 +135,7 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
     for (struct tier_io *io; n < cap && (io = t->medium->finish(t)); done[n++] = io) {
         assert(io->res <= 0);
         t->in_flight--;
+        t->loading -= io->dir == TIER_LOAD;
         if (io->res < 0) {
             t->failed++;
             t->health.last_error = io->res;

@@ -74,7 +74,7 @@ struct tier {
     const struct tier_medium *medium;
     size_t block_bytes;
     struct slots *slots;
-    uint32_t in_flight;
+    uint32_t in_flight, loading;  // transfers; of these, loads
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     struct tier_health health;
@@ -111,6 +111,9 @@ struct tier_ssd_found {  // for the log
     uint32_t orphans;    // dropped: a block before them is not there any more
     bool uring, direct;  // what is used
     char note[1024];     // what is not as wished and why, in whole sentences; or ""
+    /* With an error: it is of what lies in the folder, which is disposable, and not of the
+     * options or the folder itself.  The caller may go on without the tier. */
+    bool inside;
 };
 /* Blocks of this fingerprint that the folder already holds are there again: conversations
  * in the order in which they were last added to, the deepest block of each counted as used

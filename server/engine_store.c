@@ -203,6 +203,7 @@ void engine_store_turn(struct engine *e)
     if (!e->o.store) return;
     kvstore_step(e->o.store, e->now);
     poll_wakes(e);
+    engine_tell_tiers(e);
 }
 
 int64_t engine_store_patience(const struct engine *e, int64_t ns)
@@ -239,7 +240,10 @@ void engine_observe_prefill(struct engine *e, const struct sched_step *p, uint64
 void engine_store_drain(struct engine *e)
 {
     if (!e->o.store) return;
-    uint64_t until = engine_clock() + e->o.copy_ms * UINT64_C(1000000);
+    uint64_t began = engine_clock();
+    uint64_t until = began + e->o.copy_ms * UINT64_C(1000000);
+    struct kvstore_counters before;
+    kvstore_count(e->o.store, &before);
     for (;;) {
         e->now = engine_clock();
         bool late = e->now >= until || atomic_load(&e->drain_now);
@@ -248,4 +252,5 @@ void engine_store_drain(struct engine *e)
     }
     while (!kvstore_settle(e->o.store, engine_clock()))
         mailbox_wait(&e->mailbox, ENGINE_LOAD_NS);
+    engine_tell_end(e, &before, engine_clock() - began);
 }

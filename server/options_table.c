@@ -63,9 +63,14 @@ static const struct option table[] = {
      "Host memory in which conversations sleep. 0: none."},
     {"ssd", TEXT(ssd), "", 0, OPTION_TEXT - 1, NULL, "conversations",
      "Folder on an SSD in which conversations sleep, and from which they wake after a "
-     "restart. One server at a time may have it. Empty: none."},
+     "restart. One server at a time may have it. A folder that cannot be made or opened, or "
+     "that others may write, is an error; where what lies in it cannot be used, the server "
+     "says so and runs without the SSD. Empty: none."},
     {"ssd_size", OPTION_SIZE, FIELD(ssd_size), "16G", MIB, 1024 * TIB, NULL,
      "conversations", "Bytes of the file in that folder."},
+    {"ssd_io", OPTION_CHOICE, FIELD(ssd_io), "auto", 0, 0, "auto|threads", "conversations",
+     "How the file is read and written: auto is by io_uring, and by threads where the system "
+     "has none."},
     {"copy_after", OPTION_DURATION, FIELD(copy_after_ms), "5s", 1, 24 * HOUR, NULL,
      "conversations",
      "A conversation that has been quiet for this long is copied down, in the background; "
@@ -79,6 +84,10 @@ static const struct option table[] = {
      "conversations",
      "A conversation that has woken stays up at least this long, unless nothing else can "
      "make room."},
+    {"keep_for", OPTION_DURATION, FIELD(keep_for_ms), "120s", 0, 24 * HOUR, NULL,
+     "conversations",
+     "In a full tier, what was used less long ago than this makes room for nobody; what is "
+     "new stays out. Keeps conversations that take turns from pushing each other out."},
     {"high", OPTION_COUNT, FIELD(high), "90", 1, 100, NULL, "conversations",
      "When a tier is fuller than this, in per cent, blocks are freed."},
     {"low", OPTION_COUNT, FIELD(low), "80", 1, 100, NULL, "conversations",

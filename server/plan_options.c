@@ -85,6 +85,7 @@ static void set_policy(const struct plan_options *o, struct plan_machine *m)
     p->idle_after = o->idle_after_ms * PLAN_MS;
     p->ssd_after = o->ssd_after_ms * PLAN_MS;
     p->residency = o->residency_ms * PLAN_MS;
+    p->keep_for = o->keep_for_ms * PLAN_MS;
     p->wake_deadline = o->deadline_ms * PLAN_MS;
     p->high = o->high / 100.0;
     p->low = o->low / 100.0;

@@ -85,6 +85,8 @@ static const struct option table[] = {
      "policy", "And is copied from host memory to the SSD after this long."},
     {"residency", OPTION_DURATION, FIELD(residency_ms), "10s", 0, 24 * HOURS, NULL,
      "policy", "What came up stays for this long where there is something else to free."},
+    {"keep_for", OPTION_DURATION, FIELD(keep_for_ms), "120s", 0, 24 * HOURS, NULL,
+     "policy", "What was used less long ago makes room for nothing new in a full tier."},
     {"high", OPTION_COUNT, FIELD(high), "90", 1, 100, NULL, "policy",
      "Percent of a tier; above it blocks are freed ..."},
     {"low", OPTION_COUNT, FIELD(low), "80", 1, 100, NULL, "policy", "... down to this."},

@@ -3,6 +3,7 @@
 #include "server/engine.h"
 #include "server/kv_pages.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Before anything was measured: a memory bus, and a slow NVMe drive. */
@@ -55,8 +56,8 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
     uint64_t ssd = has_ssd(o) ? o->ssd_bytes / (block_bytes + TIER_ALIGN) : 0;
     if (ssd >= SLOT_NONE) ssd = SLOT_NONE - 1;
     uint64_t sum = kvstore_bytes(&k);
-    if (ram > 0) sum += ram * block_bytes + slots_bytes(ram);
-    if (ssd > 0) sum += slots_bytes((uint32_t)ssd);
+    if (ram > 0) sum += ram * block_bytes + slots_bytes(ram) + kvstore_note_bytes(ram);
+    if (ssd > 0) sum += slots_bytes((uint32_t)ssd) + kvstore_note_bytes((uint32_t)ssd);
     if (ram > 0 || ssd > 0) sum += (uint64_t)buffers(o) * block_bytes;
     return sum;
 }
@@ -77,6 +78,8 @@ static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block
     return tier_ram_open(&t->ram, &r, err);
 }
 
+/* What is kept on the SSD may be lost at any time: where it cannot be had, the server
+ * serves without.  What the operator has to mend is an error. */
 static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
                     struct err *err)
 {
@@ -86,8 +89,15 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .bytes = o->ssd_bytes,
         .fingerprint = o->fingerprint,
         .depth = o->policy.max_loads + o->policy.max_stores,
+        .no_uring = o->ssd_threads,
     };
-    return tier_ssd_open(&t->ssd, &t->found, &s, err);
+    struct err why = {""};
+    int rc = tier_ssd_open(&t->ssd, &t->found, &s, &why);
+    if (rc == 0) return 0;
+    t->ssd_refused = t->found.inside;
+    if (!t->ssd_refused) return err_set(err, rc, "%s", why.msg);
+    snprintf(t->found.note, sizeof t->found.note, "%s", why.msg);
+    return 0;
 }
 
 static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)

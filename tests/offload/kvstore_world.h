@@ -236,7 +236,7 @@ static inline void world_open(struct world *w, struct sizes s)
         .max_conversations = 32,
     };
     policy_defaults(&w->o.policy);
-    w->o.policy.residency = 0;
+    w->o.policy.residency = w->o.policy.keep_for = 0;
     assert_int_equal(cost_open(&w->o.cost, &err), 0);
     cost_set_prefill(w->o.cost, 1e9, 1e6);  // loading always pays
     assert_int_equal(copyq_cpu_open(&w->copies, &err), 0);

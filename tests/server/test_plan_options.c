@@ -40,6 +40,7 @@ static void the_policy_is_the_servers_where_no_flag_says_otherwise(void **state)
     assert_int_equal(m.policy.idle_after, p.idle_after);
     assert_int_equal(m.policy.ssd_after, p.ssd_after);
     assert_int_equal(m.policy.residency, p.residency);
+    assert_int_equal(m.policy.keep_for, p.keep_for);
     assert_int_equal(m.policy.wake_deadline, p.wake_deadline);
     assert_true(m.policy.high == p.high && m.policy.low == p.low);
     assert_int_equal(m.policy.second_touch, p.second_touch);
