@@ -11,7 +11,7 @@
 
 #define TURNS 8  // tokens of a reply
 
-static struct client client, other;
+static struct client client;
 static char folder[256];
 
 static inline struct world_options sleeping(uint32_t ram, uint32_t ssd)

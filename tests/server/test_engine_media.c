@@ -1,6 +1,8 @@
 /* Media that fail or take their time, and clients that leave meanwhile, change no answer. */
 #include "tests/server/engine_sleep.h"
 
+static struct client other;
+
 static const struct tier_medium *real;
 static struct tier_medium meddled;
 static atomic_bool shut;            // nothing lands

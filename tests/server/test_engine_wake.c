@@ -2,6 +2,8 @@
  * never slept. */
 #include "tests/server/engine_sleep.h"
 
+static struct client other;
+
 /* ---- by tier and by length ---- */
 
 static void sleep_and_return(struct world *cold, struct world *w, uint32_t n,
