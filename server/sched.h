@@ -39,7 +39,8 @@
  *      take turns.
  *   3. The first choice of a job computes the prompt; the others begin at the moment it is
  *      there (those that find place and blocks), share its blocks, and compute its last
- *      token again for logits of their own.
+ *      token again for logits of their own.  A job that begins like one in prefill starts when
+ *      that has computed what they have in common, or half of max_wait_ns has passed.
  *
  * Room
  *   4. A sequence starts when a place is free and the pool has blocks for all it knows
@@ -116,6 +117,8 @@ struct sched_store {
     /* May it start with n blocks, of which adopt() gives `most` at the most?  LATER: when
      * what is still to be copied down has been, which is not waited for for ever. */
     enum sched_room (*has_room)(void *arg, uint32_t seq, uint32_t n, uint32_t most);
+    /* Is another one computing at this moment what this one would begin with? */
+    bool (*computing)(void *arg, uint32_t seq);
     /* It starts: put the first blocks of what it knows into its table, with a reference on
      * each, but no more than cap; how many.  cap 0: what its table has is a sibling's, or it
      * computes everything.  loading: not all of them are filled yet. */
