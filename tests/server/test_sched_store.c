@@ -184,6 +184,25 @@ static void those_who_run_do_not_notice_who_wakes(void **state)
     close_world(&world);
 }
 
+static void an_end_behind_a_long_history_is_not_read_for_one_token(void **state)
+{
+    (void)state;
+    struct fixed f = {.kv = &world.kv, .s = &world.s};
+    open_world(&world, 1024,
+               (struct sched_options){.max_running = 4, .step_tokens = 128});
+    world.s.o.store = (struct sched_store){&f, fixed_shared, fixed_adopt, fixed_leave};
+    add(&world, 64, 1, 400);
+    step(&world, 64 * 2 * MS);
+    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    f.blocks = 512;
+    add(&world, 512 * 16 + 40, 1, 1);
+    assert_int_equal(step(&world, 30 * MS)->n_rows, 1 + 16);
+    assert_int_equal(step(&world, 30 * MS)->n_rows, 1 + 16);
+    assert_int_equal(step(&world, 30 * MS)->n_rows, 1 + 8);
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
 static void who_wakes_beside_replies_does_not_wait_for_long(void **state)
 {
     (void)state;
@@ -373,6 +392,7 @@ int main(void)
         cmocka_unit_test(
             one_whose_beginning_another_computes_waits_for_it_but_not_for_ever),
         cmocka_unit_test(those_who_run_do_not_notice_who_wakes),
+        cmocka_unit_test(an_end_behind_a_long_history_is_not_read_for_one_token),
         cmocka_unit_test(who_wakes_beside_replies_does_not_wait_for_long),
         cmocka_unit_test(a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever),
         cmocka_unit_test(what_did_not_arrive_is_computed),
