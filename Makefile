@@ -219,7 +219,7 @@ fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60) or a quarter o
 bench: $(BENCHES) ## speeds beside the machine's limits
 	@for b in $(BENCHES); do $$b || exit 1; done
 
-bench-wake: model $(SERVER) ## time to wake from each tier; ARGS="--lengths 1024"
+bench-wake: model $(SERVER) ## time to wake from each tier, and who notices; ARGS="--quick"
 	@tests/load/bench_wake.py $(SERVER) $(MODEL) $(ARGS)
 
 bench-replay: model $(SERVER) ## conversations that return, over a KV pool that holds 4; REPLAY_TARGET=URL for another server

@@ -35,7 +35,7 @@ def options():
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("server")
     p.add_argument("model")
-    p.add_argument("--quick", action="store_true", help="one length, two rounds")
+    p.add_argument("--quick", action="store_true", help="one length, two rounds: two minutes")
     p.add_argument("--only", choices=("waking", "streams", "streams-ram", "streams-ssd"))
     p.add_argument("--lengths", default="1024,4096,8176", help="tokens of a history")
     p.add_argument("--repeats", type=int, default=5, help="of each wake; the median counts")
@@ -285,8 +285,9 @@ def report_streams(o, rounds, tier):
             "answered": statistics.median(times) if times else None}
         answered = f"{found['answered']:.2f} s" if times else ""
         spread = f"({min(of_round) * 1e3:.1f}-{max(of_round) * 1e3:.1f})"
-        print(f"{condition:>24}{seconds:>13.2f} s{middle * 1e3:>12.1f}{found['p99'] * 1e3:>9.1f} "
-              f"{spread:<13}{found['ratio']:>9.2f}{answered:>22}", flush=True)
+        line = (f"{condition:>24}{seconds:>13.2f} s{middle * 1e3:>12.1f}{found['p99'] * 1e3:>9.1f} "
+                f"{spread:<13}{found['ratio']:>9.2f}{answered:>22}")
+        print(line.rstrip(), flush=True)
     return out
 
 
