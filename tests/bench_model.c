@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define MAX_ROWS 512
-#define N_BLOCKS 576  // 8 sequences of 1,024 tokens and some more
+#define N_BLOCKS 576  // 8 sequences of 1,024 tokens, or one of 8,192, and some more
 #define REPEATS  24
 #define MAX_SEQS 8
 
@@ -133,28 +133,30 @@ static void decode(struct bench *b, uint32_t seqs, uint32_t context)
                  flops_of(b, seqs, seqs, seen));
 }
 
-static void run(const char *dir, uint32_t threads)
+static void run(const char *dir, uint32_t threads, enum weight_format format)
 {
     static struct bench b;
-    struct fixture_options o = {dir, NULL, threads, DTYPE_F16, MAX_ROWS, N_BLOCKS};
+    struct fixture_options o = {dir,      NULL,     threads, DTYPE_F16,
+                                MAX_ROWS, N_BLOCKS, format};
     fixture_require(fixture_open(&b.f, &o), dir, "no backend");
     b.machine = machine_measure(threads);
     b.work = work_of(&b.f.model.weights);
     memset(b.f.kv.mem.base, 0x11, kv_block_bytes(&b.f.kv.mem.shape) * N_BLOCKS);
     for (uint32_t i = 0; i < MAX_SEQS; i++) {
-        b.table[i] = table_open(N_BLOCKS / MAX_SEQS);
+        b.table[i] = table_open(N_BLOCKS);
         for (int32_t k = 0; k < MAX_ROWS; k++)
             b.ids[i][k] = (k * 31 + (int32_t)i * 7) % (int32_t)b.f.model.config.vocab;
     }
-    printf("%s: %s KV, read %.1f GB/s, peak %.1f Gflop/s\n",
-           backend_describe(b.f.backend), dtype_name(DTYPE_F16), b.machine.bytes * 1e-9,
-           b.machine.flops * 1e-9);
+    printf("%s: %s weights, %s KV, read %.1f GB/s, peak %.1f Gflop/s\n",
+           backend_describe(b.f.backend), weight_format_name(format),
+           dtype_name(DTYPE_F16), b.machine.bytes * 1e-9, b.machine.flops * 1e-9);
     prefill(&b, 1, 512);
     prefill(&b, 8, 64);
     decode(&b, 1, 0);
     decode(&b, 8, 0);
     decode(&b, 1, 1024);
     decode(&b, 8, 1024);
+    decode(&b, 1, 4096);
     for (uint32_t i = 0; i < MAX_SEQS; i++) free(b.table[i].blocks);
     fixture_close(&b.f);
 }
@@ -170,7 +172,10 @@ int main(int argc, char **argv)
         return 0;
     }
     printf("bench_model: %s\n", dir);
-    run(dir, 1);
-    run(dir, 2);
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        run(dir, threads, WEIGHT_OWN);
+        run(dir, threads, WEIGHT_Q8);
+        run(dir, threads, WEIGHT_Q4);
+    }
     return 0;
 }

@@ -6,17 +6,20 @@
  *
  * Exact    within one path, each output element is computed by operations that depend
  *          on its own inputs only: not on `rows`, not on its place in a vector register.
- *          Paths may differ from each other in the last bits.
+ *          Paths may differ from each other in the last bits, but for the quant_*
+ *          functions, which are the same bits on all of them.
  *
  * A panel is 16 outputs of a matrix side by side, [k][16]; see matrix.c.
  */
 #ifndef KERNELS_CPU_PATH_H
 #define KERNELS_CPU_PATH_H
 
-#include "kernels/dtype.h"
+#include "kernels/cpu/quant.h"
 
 #define PANEL     16  // outputs in a panel
 #define TILE_ROWS 6   // most rows of one tile
+
+_Static_assert(PANEL == QUANT_PANEL, "all weights are packed in panels of one width");
 
 /* One tile: y(rows, 16) = x(rows, k) w(k, 16), or added to y; 1 <= rows <= TILE_ROWS.
  * Each element is the sum over ascending k, from zero, by multiply-add; `add` then adds
@@ -30,6 +33,10 @@ struct cpu_path {
     const char *describe;  // for people
 
     tile_fn *tile[3];  // by the dtype of w
+
+    quant_tile_fn *quant_tile[QUANT_KINDS];
+    quant_inputs_fn *quant_inputs;
+    quant_widen_fn *quant_widen;
 
     void (*widen)(float *dst, const void *src, enum dtype t, size_t n);  // exact
 
