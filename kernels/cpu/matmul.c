@@ -36,13 +36,30 @@ static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
            ((size_t)panel * m->cols + k) * PANEL * dtype_bytes(m->type);
 }
 
+/* Whole panels p .. p + n - 1, in one strip. */
+static void strip_rows(const struct matmul_job *j, uint32_t p, uint32_t n)
+{
+    const struct matrix *m = j->m;
+    size_t next = cpu_panel_bytes(m->format, m->cols, m->type);
+    float *y = j->y + (size_t)p * PANEL;
+    for (uint32_t k = 0; k < m->cols; k += j->k_block) {
+        j->cpu->path->strip[m->type](j->rows, n, cpu_min(j->k_block, m->cols - k),
+                                     j->x + k, m->cols, block_of(m, p, k), PANEL, next,
+                                     y, m->rows, k > 0);
+    }
+    for (uint32_t i = 0; i < n; i++) add_bias(j, p + i, 0, j->rows);
+}
+
 static void few_rows(void *arg, uint32_t i, uint32_t thread)
 {
     (void)thread;
     const struct matmul_job *j = arg;
     const struct matrix *m = j->m;
-    uint32_t end = cpu_min(j->panels, (i + 1) * j->group);
-    for (uint32_t p = i * j->group; p < end; p++) {
+    uint32_t p = i * j->group, end = cpu_min(j->panels, (i + 1) * j->group);
+    uint32_t n = j->rows <= STRIP_ROWS ? strip_panels(j->rows) : 1;
+    for (; n > 1 && p + n <= end && (p + n) * PANEL <= m->rows; p += n)
+        strip_rows(j, p, n);
+    for (; p < end; p++) {
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {

@@ -140,6 +140,76 @@ static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
     tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
 }
 
+/* Sum number n of six, in variables as above. */
+#define SUM(n)                                                                         \
+    ((n) == 0 ? &a : (n) == 1 ? &b : (n) == 2 ? &c : (n) == 3 ? &d : (n) == 4 ? &e : &f)
+
+/* Element k of all rows with panel p. */
+#define STRIP_PANEL(p)                                                                 \
+    if (panels > (p)) {                                                                \
+        const void *at = (const char *)w + (p)*next;                                   \
+        __m256 low = load8(at, t, i * ldw), high = load8(at, t, i * ldw + 8);          \
+        multiply_add(SUM((p)*rows), x + i, low, high);                                 \
+        if (rows > 1) multiply_add(SUM((p)*rows + 1), x + ldx + i, low, high);         \
+        if (rows > 2) multiply_add(SUM((p)*rows + 2), x + 2 * ldx + i, low, high);     \
+    }
+
+ALWAYS_INLINE void strip_of(enum dtype t, const uint32_t rows, const uint32_t panels,
+                            uint32_t k, const float *x, size_t ldx, const void *w,
+                            size_t ldw, size_t next, float *y, size_t ldy, bool add)
+{
+    struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
+    for (uint32_t i = 0; i < k; i++) {
+        STRIP_PANEL(0)
+        STRIP_PANEL(1)
+        STRIP_PANEL(2)
+        STRIP_PANEL(3)
+    }
+    for (uint32_t p = 0; p < panels; p++) {
+        for (uint32_t r = 0; r < rows; r++)
+            put(SUM(p * rows + r), y + r * ldy + (size_t)p * PANEL, add);
+    }
+}
+
+ALWAYS_INLINE void strip(enum dtype t, uint32_t rows, uint32_t panels, uint32_t k,
+                         const float *x, size_t ldx, const void *w, size_t ldw,
+                         size_t next, float *y, size_t ldy, bool add)
+{
+    if (rows == 1 && panels == 4) {
+        strip_of(t, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else if (rows == 2 && panels == 2) {
+        strip_of(t, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else if (rows == 3 && panels == 2) {
+        strip_of(t, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else {
+        for (uint32_t p = 0; p < panels; p++) {
+            tile(t, rows, k, x, ldx, (const char *)w + p * next, ldw,
+                 y + (size_t)p * PANEL, ldy, add);
+        }
+    }
+}
+
+static void strip_f32(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+                      size_t ldx, const void *w, size_t ldw, size_t next, float *y,
+                      size_t ldy, bool add)
+{
+    strip(DTYPE_F32, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
+}
+
+static void strip_f16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+                      size_t ldx, const void *w, size_t ldw, size_t next, float *y,
+                      size_t ldy, bool add)
+{
+    strip(DTYPE_F16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
+}
+
+static void strip_bf16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+                       size_t ldx, const void *w, size_t ldw, size_t next, float *y,
+                       size_t ldy, bool add)
+{
+    strip(DTYPE_BF16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
+}
+
 /* ---- conversion ---- */
 
 static void widen(float *dst, const void *src, enum dtype t, size_t n)
@@ -271,26 +341,35 @@ ALWAYS_INLINE __m256 exp8(__m256 x)
     return _mm256_andnot_ps(_mm256_cmp_ps(x, least, _CMP_LT_OQ), p);
 }
 
-static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l)
+/* The scores of from <= i < to in lanes i .. i+7 of s, minus infinity in the others. */
+ALWAYS_INLINE __m256 masked(const float *s, uint32_t i, uint32_t from, uint32_t to)
 {
-    __m256 a = _mm256_loadu_ps(s), b = _mm256_loadu_ps(s + 8);
-    if (to - from < 16) {
-        const __m256 none = _mm256_set1_ps(-INFINITY);
-        __m256i low = _mm256_andnot_si256(lanes(from), lanes(to));
-        __m256i high = _mm256_andnot_si256(lanes(from < 8 ? 0 : from - 8),
-                                           lanes(to < 8 ? 0 : to - 8));
-        a = _mm256_blendv_ps(none, a, _mm256_castsi256_ps(low));
-        b = _mm256_blendv_ps(none, b, _mm256_castsi256_ps(high));
-    }
+    __m256i keep =
+        _mm256_andnot_si256(lanes(from > i ? from - i : 0), lanes(to > i ? to - i : 0));
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), _mm256_loadu_ps(s + i),
+                            _mm256_castsi256_ps(keep));
+}
 
-    float seen = max8(_mm256_max_ps(a, b)), scale = 1.0f;
+static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+                     float *l)
+{
+    __m256 most = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
+    bool whole = to - from == n;
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = whole ? _mm256_loadu_ps(s + i) : masked(s, i, from, to);
+        if (!whole) _mm256_storeu_ps(s + i, v);
+        most = _mm256_max_ps(most, v);
+    }
+    float seen = max8(most), scale = 1.0f;
     float top = seen > *m ? seen : *m;
     if (top != *m) scale = _mm256_cvtss_f32(exp8(_mm256_set1_ps(*m - top)));
-    a = exp8(_mm256_sub_ps(a, _mm256_set1_ps(top)));
-    b = exp8(_mm256_sub_ps(b, _mm256_set1_ps(top)));
-    _mm256_storeu_ps(s, a);
-    _mm256_storeu_ps(s + 8, b);
-    *l = fmaf(*l, scale, sum8(_mm256_add_ps(a, b)));
+    __m256 by = _mm256_set1_ps(top);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = exp8(_mm256_sub_ps(_mm256_loadu_ps(s + i), by));
+        _mm256_storeu_ps(s + i, v);
+        sum = _mm256_add_ps(sum, v);
+    }
+    *l = fmaf(*l, scale, sum8(sum));
     *m = top;
     return scale;
 }
@@ -357,6 +436,8 @@ const struct cpu_path cpu_path_avx2 = {
     .name = "avx2",
     .describe = "AVX2+FMA",
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .strip =
+        {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
     .quant_tile = {[QUANT_Q8] = quant_tile_q8_avx2,
                    [QUANT_Q4] = quant_tile_q4_avx2,
                    [QUANT_WIDE_Q8] = quant_tile_wide_q8_avx2,

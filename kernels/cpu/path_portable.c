@@ -52,6 +52,20 @@ static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
     tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
 }
 
+#define STRIP(name, tile)                                                              \
+    static void name(uint32_t rows, uint32_t panels, uint32_t k, const float *x,       \
+                     size_t ldx, const void *w, size_t ldw, size_t next, float *y,     \
+                     size_t ldy, bool add)                                             \
+    {                                                                                  \
+        for (uint32_t p = 0; p < panels; p++) {                                        \
+            tile(rows, k, x, ldx, (const char *)w + p * next, ldw,                     \
+                 y + (size_t)p * PANEL, ldy, add);                                     \
+        }                                                                              \
+    }
+STRIP(strip_f32, tile_f32)
+STRIP(strip_f16, tile_f16)
+STRIP(strip_bf16, tile_bf16)
+
 /* ---- conversion ---- */
 
 static void narrow(void *dst, const float *src, enum dtype t, size_t n)
@@ -106,12 +120,13 @@ static inline float exp_lane(float x)
     return x < -87.3f ? 0 : p * two_n;
 }
 
-static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l)
+static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+                     float *l)
 {
     float top = *m;
     for (uint32_t i = from; i < to; i++) top = s[i] > top ? s[i] : top;
     float scale = exp_lane(*m - top), sum = 0;
-    for (uint32_t i = 0; i < 16; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         s[i] = i >= from && i < to ? exp_lane(s[i] - top) : 0;
         sum += s[i];
     }
@@ -158,6 +173,8 @@ const struct cpu_path cpu_path_portable = {
     .name = "portable",
     .describe = "portable C",
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .strip =
+        {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
     .quant_tile = {[QUANT_Q8] = quant_tile_q8_portable,
                    [QUANT_Q4] = quant_tile_q4_portable,
                    [QUANT_WIDE_Q8] = quant_tile_wide_q8_portable,
