@@ -147,10 +147,11 @@ struct blocks {
 static void load_keys(const struct tile *t, struct blocks b)
 {
     const struct attention_job *j = t->job;
+    size_t n = (size_t)j->dim * PANEL;
     for (uint32_t i = b.first; i < b.end; i++) {
         prefetch_later(t, i, 0);
-        j->cpu->path->transpose(t->kv + (size_t)(i % CHUNK_BLOCKS) * j->dim * PANEL,
-                                plane_of(t, i, 0), j->kv->shape.dtype, j->dim);
+        j->cpu->path->widen(t->kv + i % CHUNK_BLOCKS * n, plane_of(t, i, 0),
+                            j->kv->shape.dtype, n);
     }
 }
 
@@ -184,7 +185,8 @@ static void multiply(const struct attention_job *j, uint32_t queries, uint32_t p
     uint32_t p = 0, n = queries <= STRIP_ROWS ? strip_panels(queries) : 1;
     for (; n > 1 && p + n <= panels; p += n) {
         path->strip[DTYPE_F32](queries, n, k, x, ldx, w + p * next, ldw,
-                               next * sizeof *w, y + (size_t)p * PANEL, ldy, add);
+                               (ptrdiff_t)(next * sizeof *w), y + (size_t)p * PANEL,
+                               ldy, add);
     }
     for (; p < panels; p++) {
         cpu_tiles(path->tile[DTYPE_F32], queries, k, x, ldx, w + p * next, ldw,
@@ -192,16 +194,45 @@ static void multiply(const struct attention_job *j, uint32_t queries, uint32_t p
     }
 }
 
-/* scores = q K^T of rows begin <= row < end. */
+/* scores(queries, 16 panels) = q K^T straight from the pool, for so few queries that
+ * widening K first would not pay. */
+static void score_few(const struct tile *t, uint32_t queries, struct blocks b,
+                      const float *q, float *scores)
+{
+    const struct attention_job *j = t->job;
+    const struct cpu_path *path = j->cpu->path;
+    enum dtype type = j->kv->shape.dtype;
+    uint32_t n = queries <= STRIP_ROWS ? 2 : 1;
+    for (uint32_t i = b.first; i < b.end; i += n, scores += (size_t)n * PANEL) {
+        const char *k = plane_of(t, i, 0);
+        prefetch_later(t, i, 0);
+        if (n == 2 && i + 1 < b.end) {
+            prefetch_later(t, i + 1, 0);
+            path->strip[type](queries, 2, j->dim, q, j->dim, k, PANEL,
+                              plane_of(t, i + 1, 0) - k, scores, CHUNK, false);
+        } else {
+            path->tile[type](queries, j->dim, q, j->dim, k, PANEL, scores, CHUNK,
+                             false);
+        }
+    }
+}
+
+/* scores = q K^T of rows begin <= row < end.  K of a block is one panel as it lies. */
 static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
                        struct blocks b)
 {
     const struct attention_job *j = t->job;
     size_t first = (size_t)begin * j->group, panel = (size_t)j->dim * PANEL;
-    uint32_t in_chunk = b.first % CHUNK_BLOCKS;
-    multiply(j, (end - begin) * j->group, b.end - b.first, j->dim,
-             t->q + first * j->dim, j->dim, t->kv + in_chunk * panel, PANEL, panel,
-             t->scores + first * CHUNK + (size_t)in_chunk * PANEL, CHUNK, false);
+    uint32_t in_chunk = b.first % CHUNK_BLOCKS, queries = (end - begin) * j->group;
+    const float *q = t->q + first * j->dim;
+    float *scores = t->scores + first * CHUNK + (size_t)in_chunk * PANEL;
+    if (queries <= TILE_ROWS) {
+        score_few(t, queries, b, q, scores);
+        return;
+    }
+    load_keys(t, b);
+    multiply(j, queries, b.end - b.first, j->dim, q, j->dim, t->kv + in_chunk * panel,
+             PANEL, panel, scores, CHUNK, false);
 }
 
 /* Scores of one row's queries to weights; sums so far shrink to the new maximum. */
@@ -236,7 +267,6 @@ static void attend_chunk(const struct tile *t, uint32_t chunk, struct blocks b)
     while (end > begin && span_of(t, end - 1, chunk).to == 0) end--;
     if (begin == end) return;
 
-    load_keys(t, b);
     score_rows(t, begin, end, b);
     load_values(t, b);
     for (uint32_t row = begin, next; row < end; row = next) {

@@ -40,7 +40,7 @@ static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
 static void strip_rows(const struct matmul_job *j, uint32_t p, uint32_t n)
 {
     const struct matrix *m = j->m;
-    size_t next = cpu_panel_bytes(m->format, m->cols, m->type);
+    ptrdiff_t next = (ptrdiff_t)cpu_panel_bytes(m->format, m->cols, m->type);
     float *y = j->y + (size_t)p * PANEL;
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
         j->cpu->path->strip[m->type](j->rows, n, cpu_min(j->k_block, m->cols - k),

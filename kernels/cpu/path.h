@@ -32,7 +32,7 @@ typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
  * bits.  So few rows make enough independent sums to fill the multipliers.
  * rows * panels <= TILE_ROWS. */
 typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                      size_t ldx, const void *w, size_t ldw, size_t next, float *y,
+                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                       size_t ldy, bool add);
 
 #define STRIP_ROWS 3  // most rows for which a strip has several panels
@@ -59,9 +59,6 @@ struct cpu_path {
     /* To nearest even.  What lies beyond f16 becomes +-65504, so that one outlier cannot
      * turn a whole attention row into NaN. */
     void (*narrow)(void *dst, const float *src, enum dtype t, size_t n);
-
-    /* dst[d][16] = the [16][n] rows of src, widened. */
-    void (*transpose)(float *dst, const void *src, enum dtype t, uint32_t n);
 
     /* One step of online softmax (Milakov and Gimelshein, 2018).  s holds n scores, n a
      * multiple of 16 up to 64; those of from <= i < to count, at least one.  With m' = max(*m, them): s becomes exp(s - m'), 0 where it

@@ -156,7 +156,7 @@ static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
 
 ALWAYS_INLINE void strip_of(enum dtype t, const uint32_t rows, const uint32_t panels,
                             uint32_t k, const float *x, size_t ldx, const void *w,
-                            size_t ldw, size_t next, float *y, size_t ldy, bool add)
+                            size_t ldw, ptrdiff_t next, float *y, size_t ldy, bool add)
 {
     struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
     for (uint32_t i = 0; i < k; i++) {
@@ -173,38 +173,40 @@ ALWAYS_INLINE void strip_of(enum dtype t, const uint32_t rows, const uint32_t pa
 
 ALWAYS_INLINE void strip(enum dtype t, uint32_t rows, uint32_t panels, uint32_t k,
                          const float *x, size_t ldx, const void *w, size_t ldw,
-                         size_t next, float *y, size_t ldy, bool add)
+                         ptrdiff_t next, float *y, size_t ldy, bool add)
 {
     if (rows == 1 && panels == 4) {
         strip_of(t, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else if (rows == 1 && panels == 2) {
+        strip_of(t, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 2 && panels == 2) {
         strip_of(t, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 3 && panels == 2) {
         strip_of(t, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else {
         for (uint32_t p = 0; p < panels; p++) {
-            tile(t, rows, k, x, ldx, (const char *)w + p * next, ldw,
+            tile(t, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
                  y + (size_t)p * PANEL, ldy, add);
         }
     }
 }
 
 static void strip_f32(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                      size_t ldx, const void *w, size_t ldw, size_t next, float *y,
+                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                       size_t ldy, bool add)
 {
     strip(DTYPE_F32, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
 }
 
 static void strip_f16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                      size_t ldx, const void *w, size_t ldw, size_t next, float *y,
+                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                       size_t ldy, bool add)
 {
     strip(DTYPE_F16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
 }
 
 static void strip_bf16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                       size_t ldx, const void *w, size_t ldw, size_t next, float *y,
+                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                        size_t ldy, bool add)
 {
     strip(DTYPE_BF16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
@@ -257,58 +259,6 @@ static void narrow(void *dst, const float *src, enum dtype t, size_t n)
             _mm_storeu_si128((__m128i *)to, h);
         } else {
             memcpy(to, &h, (n - i) * sizeof *to);
-        }
-    }
-}
-
-/* Rows of eight 16-bit elements to columns. */
-ALWAYS_INLINE void transpose8(__m128i r[8])
-{
-    __m128i a[8], b[8];
-    for (int i = 0; i < 4; i++) {
-        a[2 * i] = _mm_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
-        a[2 * i + 1] = _mm_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; i++) {
-        b[4 * i] = _mm_unpacklo_epi32(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm_unpackhi_epi32(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm_unpacklo_epi32(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm_unpackhi_epi32(a[4 * i + 1], a[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[2 * i] = _mm_unpacklo_epi64(b[i], b[i + 4]);
-        r[2 * i + 1] = _mm_unpackhi_epi64(b[i], b[i + 4]);
-    }
-}
-
-ALWAYS_INLINE void transpose_half(float *dst, const uint16_t *src, enum dtype t,
-                                  uint32_t n, uint32_t i)
-{
-    for (uint32_t c = 0; c < PANEL; c += 8) {
-        __m128i r[8];
-        for (uint32_t k = 0; k < 8; k++) {
-            r[k] = _mm_loadu_si128((const __m128i *)(src + (size_t)(c + k) * n + i));
-        }
-        transpose8(r);
-        for (uint32_t k = 0; k < 8; k++) {
-            __m256 v = t == DTYPE_F16 ? _mm256_cvtph_ps(r[k]) : widen_bf16(r[k]);
-            _mm256_storeu_ps(dst + (size_t)(i + k) * PANEL + c, v);
-        }
-    }
-}
-
-static void transpose(float *dst, const void *src, enum dtype t, uint32_t n)
-{
-    uint32_t i = 0;
-    if (t == DTYPE_F16) {
-        for (; i + 8 <= n; i += 8) transpose_half(dst, src, DTYPE_F16, n, i);
-    } else if (t == DTYPE_BF16) {
-        for (; i + 8 <= n; i += 8) transpose_half(dst, src, DTYPE_BF16, n, i);
-    }
-    for (; i < n; i++) {
-        for (uint32_t c = 0; c < PANEL; c++) {
-            size_t at = ((size_t)c * n + i) * dtype_bytes(t);
-            dtype_to_f32(dst + (size_t)i * PANEL + c, (const char *)src + at, t, 1);
         }
     }
 }
@@ -446,7 +396,6 @@ const struct cpu_path cpu_path_avx2 = {
     .quant_widen = quant_widen_avx2,
     .widen = widen,
     .narrow = narrow,
-    .transpose = transpose,
     .softmax = softmax,
     .rmsnorm = rmsnorm,
     .add = add,

@@ -54,11 +54,11 @@ static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
 
 #define STRIP(name, tile)                                                              \
     static void name(uint32_t rows, uint32_t panels, uint32_t k, const float *x,       \
-                     size_t ldx, const void *w, size_t ldw, size_t next, float *y,     \
+                     size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,  \
                      size_t ldy, bool add)                                             \
     {                                                                                  \
         for (uint32_t p = 0; p < panels; p++) {                                        \
-            tile(rows, k, x, ldx, (const char *)w + p * next, ldw,                     \
+            tile(rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,          \
                  y + (size_t)p * PANEL, ldy, add);                                     \
         }                                                                              \
     }
@@ -79,15 +79,6 @@ static void narrow(void *dst, const float *src, enum dtype t, size_t n)
         if (v > 65504.0f) v = 65504.0f;
         if (v < -65504.0f) v = -65504.0f;
         ((uint16_t *)dst)[i] = dtype_f32_to_f16(v);
-    }
-}
-
-static void transpose(float *dst, const void *src, enum dtype t, uint32_t n)
-{
-    for (uint32_t c = 0; c < PANEL; c++) {
-        for (uint32_t i = 0; i < n; i++) {
-            dst[i * PANEL + c] = load(src, t, (size_t)c * n + i);
-        }
     }
 }
 
@@ -183,7 +174,6 @@ const struct cpu_path cpu_path_portable = {
     .quant_widen = quant_widen_portable,
     .widen = dtype_to_f32,
     .narrow = narrow,
-    .transpose = transpose,
     .softmax = softmax,
     .rmsnorm = rmsnorm,
     .add = add,

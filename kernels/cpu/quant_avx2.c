@@ -169,8 +169,6 @@ ALWAYS_INLINE void multiply_add(struct sums *s, const int16_t *x, __m256i low,
         if (rows > 1) multiply_add(&b, at + step, lo, hi);                             \
         if (rows > 2) multiply_add(&c, at + 2 * step, lo, hi);                         \
         if (rows > 3) multiply_add(&d, at + 3 * step, lo, hi);                         \
-        if (rows > 4) multiply_add(&e, at + 4 * step, lo, hi);                         \
-        if (rows > 5) multiply_add(&f, at + 5 * step, lo, hi);                         \
     } while (0)
 
 struct scales {
@@ -226,7 +224,7 @@ ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t g
     }
     for (uint32_t g = 0; g < groups; g++) {
         const int16_t *q = x->q + (size_t)g * QUANT_GROUP;
-        struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
+        struct sums a = {0}, b = {0}, c = {0}, d = {0};
         if (kind == QUANT_Q4) {
             const struct quant_q4 *from = w;
             for (uint32_t i = 0; i < QUANT_GROUP / 8; i++) {
@@ -238,10 +236,12 @@ ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t g
             }
         } else if (kind == QUANT_Q8) {
             const struct quant_q8 *from = w;
+#pragma GCC unroll 4
             for (uint32_t i = 0; i < QUANT_GROUP / 2; i++)
                 PAIR(i, load_i8(from->q[i][0]), load_i8(from->q[i][8]));
         } else {
             const struct quant_wide *from = w;
+#pragma GCC unroll 4
             for (uint32_t i = 0; i < QUANT_GROUP / 2; i++)
                 PAIR(i, load_i16(from->q[i][0]), load_i16(from->q[i][8]));
         }
@@ -250,8 +250,6 @@ ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t g
         if (rows > 1) put(&b, &s, with_low, x + ldx, g, y + ldy);
         if (rows > 2) put(&c, &s, with_low, x + 2 * ldx, g, y + 2 * ldy);
         if (rows > 3) put(&d, &s, with_low, x + 3 * ldx, g, y + 3 * ldy);
-        if (rows > 4) put(&e, &s, with_low, x + 4 * ldx, g, y + 4 * ldy);
-        if (rows > 5) put(&f, &s, with_low, x + 5 * ldx, g, y + 5 * ldy);
         w = (const char *)w + group_bytes(kind);
     }
 }
@@ -265,8 +263,6 @@ ALWAYS_INLINE void tile(enum quant_kind kind, uint32_t rows, uint32_t groups,
     case 2: tile_of(kind, 2, groups, x, ldx, w, y, ldy, add); break;
     case 3: tile_of(kind, 3, groups, x, ldx, w, y, ldy, add); break;
     case 4: tile_of(kind, 4, groups, x, ldx, w, y, ldy, add); break;
-    case 5: tile_of(kind, 5, groups, x, ldx, w, y, ldy, add); break;
-    case 6: tile_of(kind, 6, groups, x, ldx, w, y, ldy, add); break;
     }
 }
 

@@ -79,28 +79,6 @@ static void narrowing_rounds_as_dtype_does_and_f16_saturates(void **state)
     }
 }
 
-static void transposing_moves_every_element(void **state)
-{
-    (void)state;
-    static const uint32_t widths[] = {1, 2, 7, 8, 9, 16, 20, 64, 80, 128};
-    float exact[16 * 128], got[16 * 128];
-    FOR_EACH_PATH(path)
-    {
-        for (size_t i = 0; i < ARRAY_LEN(widths) * ARRAY_LEN(dtypes); i++) {
-            uint32_t n = widths[i / 3];
-            enum dtype t = dtypes[i % 3];
-            void *typed = random_typed(i, 16 * (size_t)n, t, exact);
-            path->transpose(got, typed, t, n);
-            for (uint32_t c = 0; c < 16; c++) {
-                for (uint32_t d = 0; d < n; d++) {
-                    assert_true(got[d * 16 + c] == exact[c * n + d]);
-                }
-            }
-            free(typed);
-        }
-    }
-}
-
 /* With a maximum of 0 before and no score above it, softmax leaves exp(score). */
 static void exp_is_within_two_units_in_the_last_place(void **state)
 {
@@ -265,7 +243,6 @@ int main(void)
         cmocka_unit_test(an_unknown_path_is_refused_by_name),
         cmocka_unit_test(widening_is_exact_for_every_value),
         cmocka_unit_test(narrowing_rounds_as_dtype_does_and_f16_saturates),
-        cmocka_unit_test(transposing_moves_every_element),
         cmocka_unit_test(exp_is_within_two_units_in_the_last_place),
         cmocka_unit_test(softmax_counts_its_span_and_rescales_what_was),
         cmocka_unit_test(a_strip_has_the_bits_of_its_tiles),
