@@ -187,10 +187,11 @@ static void those_who_run_do_not_notice_who_wakes(void **state)
 static void an_end_behind_a_long_history_is_not_read_for_one_token(void **state)
 {
     (void)state;
-    struct fixed f = {.kv = &world.kv, .s = &world.s};
+    struct fixed f = {.kv = &world.kv, .s = &world.s, .room = ROOM_NOW};
     open_world(&world, 1024,
                (struct sched_options){.max_running = 4, .step_tokens = 128});
-    world.s.o.store = (struct sched_store){&f, fixed_shared, fixed_adopt, fixed_leave};
+    world.s.o.store = (struct sched_store){&f, fixed_has_room, fixed_computing,
+                                           fixed_adopt, fixed_leave};
     add(&world, 64, 1, 400);
     step(&world, 64 * 2 * MS);
     for (int i = 0; i < 30; i++) step(&world, 8 * MS);
