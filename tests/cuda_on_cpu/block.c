@@ -94,7 +94,7 @@ static void barrier_check(const char *file, int line)
     if (n_exited)
         device_report("__syncthreads at %s:%d after %u threads of the block exited",
                       file, line, n_exited);
-    if (n_arrived && (barrier.line != line || strcmp(barrier.file, file)))
+    if (n_arrived && (barrier.line != line || differ(barrier.file, file)))
         device_report("divergent __syncthreads: this thread at %s:%d, others at %s:%d",
                       file, line, barrier.file, barrier.line);
 }
@@ -114,7 +114,7 @@ int device_barrier(int predicate, enum barrier_op op, const char *file, int line
         barrier_open();
     } else {
         running->state = THREAD_AT_BARRIER;
-        warp_state()->at_barrier |= 1u << device_lane();
+        running->warp->at_barrier |= 1u << running->lane;
         thread_yield();
     }
     sync_acquire(cell);
@@ -123,77 +123,12 @@ int device_barrier(int predicate, enum barrier_op op, const char *file, int line
 
 /* ---- threads ---- */
 
-struct thread *warp_threads(void)
-{
-    return &threads[running->linear & ~(LANES - 1u)];
-}
-
-struct warp *warp_state(void)
-{
-    return &warps[running->linear / LANES];
-}
-
-unsigned warp_lanes(void)
-{
-    unsigned left = n_threads - (running->linear & ~(LANES - 1u));
-    return left < LANES ? left : LANES;
-}
-
-void thread_yield(void)
-{
-    struct thread *t = running;
-    counts.switches++;
-    fiber_switch(t->fiber, &host, false);
-    running = t;
-    device_thread = t->index;
-}
-
-static void thread_main(void)
-{
-    fiber_entered(running->fiber, &host);
-    for (;;) {
-        sync_acquire(start_cell[identity]);
-        kernel->call(kernel, kernel_args);
-        struct thread *t = running;
-        if (t->n_copies) {  // whatever is still on its way lands
-            device_cp_async_commit();
-            device_cp_async_wait(0);
-        }
-        sync_release(end_cell[identity]);
-        t->state = THREAD_DONE;
-        warps[t->linear / LANES].exited |= 1u << (t->linear % LANES);
-        n_exited++;
-        if (!TSAN) idle[n_idle++] = t->fiber;
-        fiber_switch(t->fiber, &host, true);
-    }
-}
-
-static struct fiber *take_fiber(const struct thread *t)
-{
-    if (!TSAN && n_idle) return idle[--n_idle];
-    struct fiber *f =
-        TSAN ? &fibers[identity][block_number & 1][t->linear] : &fibers[0][0][n_used++];
-    if (!f->stack) fiber_prepare(f, thread_main);
-    return f;
-}
-
-static void run_thread(struct thread *t)
-{
-    if (!t->fiber) t->fiber = take_fiber(t);
-    running = t;
-    device_thread = t->index;
-    counts.switches++;
-    fiber_switch(&host, t->fiber, false);
-    running = NULL;
-}
-
-/* ---- a block ---- */
-
-static unsigned lanes_of(unsigned warp)
-{
-    unsigned left = n_threads - warp * LANES;
-    return left < LANES ? left : LANES;
-}
+/* Whose turn it is: the lanes of one warp, round and round while one of them moves. */
+static struct {
+    unsigned first, lanes, order[LANES], next;
+    uint64_t left;  // rounds
+    bool moved;     // in this round
+} turn;
 
 static void shuffle(unsigned *a, unsigned n)
 {
@@ -204,26 +139,101 @@ static void shuffle(unsigned *a, unsigned n)
     }
 }
 
+static struct thread *next_thread(void)
+{
+    for (;;) {
+        while (turn.next < turn.lanes) {
+            struct thread *t = &threads[turn.first + turn.order[turn.next++]];
+            if (t->state != THREAD_READY) continue;
+            turn.moved = true;
+            return t;
+        }
+        if (!turn.moved || !turn.left) return NULL;
+        turn.next = 0;
+        turn.moved = false;
+        turn.left--;
+        if (thread_order == STANDIN_SHUFFLED && turn.left % 8 == 0)
+            shuffle(turn.order, turn.lanes);
+    }
+}
+
+static void thread_main(void);
+
+static struct fiber *take_fiber(const struct thread *t)
+{
+    if (!TSAN && n_idle) return idle[--n_idle];
+    struct fiber *f =
+        TSAN ? &fibers[identity][block_number & 1][t->linear] : &fibers[0][0][n_used++];
+    if (!f->stack) fiber_prepare(f, thread_main);
+    return f;
+}
+
+/* Goes on with the next thread whose turn it is, or with the host where the warp has had
+ * its turns; `ended` says that the calling thread has. */
+static void go_on(struct fiber *self, bool ended)
+{
+    struct thread *t = next_thread();
+    running = t;
+    if (t) {
+        if (!t->fiber) t->fiber = take_fiber(t);
+        device_thread = t->index;
+    }
+    struct fiber *to = t ? t->fiber : &host;
+    if (to == self) return;
+    counts.switches++;
+    fiber_switch(self, to, ended);
+}
+
+void thread_yield(void)
+{
+    struct thread *t = running;
+    go_on(t->fiber, false);
+    running = t;
+    device_thread = t->index;
+}
+
+static void thread_main(void)
+{
+    fiber_entered(running->fiber);
+    for (;;) {
+        sync_acquire(start_cell[identity]);
+        kernel->call(kernel, kernel_args);
+        struct thread *t = running;
+        if (t->n_copies) {  // whatever is still on its way lands
+            device_cp_async_commit();
+            device_cp_async_wait(0);
+        }
+        sync_release(end_cell[identity]);
+        t->state = THREAD_DONE;
+        t->warp->exited |= 1u << t->lane;
+        n_exited++;
+        struct fiber *self = t->fiber;
+        if (!TSAN) idle[n_idle++] = self;
+        go_on(self, true);
+    }
+}
+
+/* ---- a block ---- */
+
+static unsigned lanes_of(unsigned warp)
+{
+    unsigned left = n_threads - warp * LANES;
+    return left < LANES ? left : LANES;
+}
+
 /* One warp as far as it will go, or, shuffled, some turns of it; whether it moved. */
 static bool run_warp(unsigned warp)
 {
-    unsigned lanes = lanes_of(warp), order[LANES];
-    for (unsigned i = 0; i < lanes; i++)
-        order[i] = thread_order == STANDIN_REVERSE ? lanes - 1 - i : i;
-    bool shuffled = thread_order == STANDIN_SHUFFLED;
-    uint64_t turns = shuffled ? random_below(64) + 1 : UINT64_MAX;
-    bool moved = false;
-    for (bool again = true; again && turns; turns--) {
-        again = false;
-        if (shuffled && turns % 8 == 0) shuffle(order, lanes);
-        for (unsigned i = 0; i < lanes; i++) {
-            struct thread *t = &threads[warp * LANES + order[i]];
-            if (t->state != THREAD_READY) continue;
-            again = moved = true;
-            run_thread(t);
-        }
-    }
-    return moved;
+    turn.first = warp * LANES;
+    turn.lanes = lanes_of(warp);
+    for (unsigned i = 0; i < turn.lanes; i++)
+        turn.order[i] = thread_order == STANDIN_REVERSE ? turn.lanes - 1 - i : i;
+    turn.left = thread_order == STANDIN_SHUFFLED ? random_below(64) + 1 : UINT64_MAX;
+    turn.next = turn.lanes;
+    turn.moved = true;
+    uint64_t before = counts.switches;
+    go_on(&host, false);
+    return counts.switches != before;
 }
 
 static void report_stuck(void)
@@ -296,6 +306,18 @@ static struct walk walk_of(uint64_t n)
     return w;
 }
 
+static void place_thread(unsigned i, dim3 block)
+{
+    struct thread *t = &threads[i];
+    t->linear = i;
+    t->lane = i % LANES;
+    t->warp = &warps[i / LANES];
+    t->mates = t - t->lane;
+    t->n_mates = lanes_of(i / LANES);
+    t->index =
+        (struct dim){i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+}
+
 void kernel_run(const struct kernel *k, dim3 grid, dim3 block, size_t shared_bytes,
                 void **args, unsigned stream)
 {
@@ -306,11 +328,7 @@ void kernel_run(const struct kernel *k, dim3 grid, dim3 block, size_t shared_byt
     device_block_dim = (struct dim){block.x, block.y, block.z};
     device_grid_dim = (struct dim){grid.x, grid.y, grid.z};
     n_threads = block.x * block.y * block.z;
-    for (unsigned i = 0; i < n_threads; i++) {
-        threads[i].linear = i;
-        threads[i].index =
-            (struct dim){i % block.x, i / block.x % block.y, i / (block.x * block.y)};
-    }
+    for (unsigned i = 0; i < n_threads; i++) place_thread(i, block);
     fiber_adopt(&host);
     struct walk w = walk_of((uint64_t)grid.x * grid.y * grid.z);
     counts.launches++;

@@ -93,7 +93,7 @@ unsigned device_active_mask(void);
 struct device_window {
     uint64_t start, length;
 };
-extern struct device_window device_windows[4];
+extern struct device_window device_windows[16];  // by bits 12 to 15 of the address
 extern uint32_t device_shared_bytes;
 void device_check_global(uint64_t a, unsigned n, bool write, const char *file,
                          int line);

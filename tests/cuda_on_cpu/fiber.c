@@ -38,7 +38,10 @@ static void make_stack(struct fiber *f)
 void fiber_prepare(struct fiber *f, void (*main)(void))
 {
     make_stack(f);
-    void **sp = (void **)((uintptr_t)f->stack + STACK);
+    /* Stacks begin at different places of a page, or the lanes of a warp would share a few
+     * sets of the cache. */
+    static unsigned made;
+    void **sp = (void **)((uintptr_t)f->stack + STACK - made++ % 32 * 128);
     *--sp = NULL;  // main's return address, never used; keeps the stack aligned
     *--sp = (void *)(uintptr_t)main;
     for (int i = 0; i < 6; i++) *--sp = NULL;
@@ -50,6 +53,16 @@ void fiber_adopt(struct fiber *host)
     if (TSAN) host->tsan = __tsan_get_current_fiber();
 }
 
+/* Who switched last: the context that is entered learns its stack. */
+static struct fiber *previous;
+
+static void arrived(const struct fiber *at)
+{
+    if (__sanitizer_finish_switch_fiber)
+        __sanitizer_finish_switch_fiber(at->asan_fake, &previous->stack,
+                                        &previous->size);
+}
+
 void fiber_switch(struct fiber *from, struct fiber *to, bool from_ends)
 {
     from->asan_fake = NULL;
@@ -57,13 +70,12 @@ void fiber_switch(struct fiber *from, struct fiber *to, bool from_ends)
         __sanitizer_start_switch_fiber(from_ends ? NULL : &from->asan_fake, to->stack,
                                        to->size);
     if (TSAN) __tsan_switch_to_fiber(to->tsan, TSAN_NO_SYNC);
+    previous = from;
     standin_fiber_swap(&from->sp, to->sp);
-    if (__sanitizer_finish_switch_fiber)
-        __sanitizer_finish_switch_fiber(from->asan_fake, &to->stack, &to->size);
+    arrived(from);
 }
 
-void fiber_entered(struct fiber *self, struct fiber *back)
+void fiber_entered(const struct fiber *self)
 {
-    if (!__sanitizer_finish_switch_fiber) return;
-    __sanitizer_finish_switch_fiber(self->asan_fake, &back->stack, &back->size);
+    arrived(self);
 }

@@ -20,11 +20,11 @@ struct fiber {
 
 /* Gives f a stack and makes it ready to enter `main`; once for each fiber. */
 void fiber_prepare(struct fiber *f, void (*main)(void));
-/* Leaves `from` for `to` and comes back when `to` switches to `from`.  from_ends: nothing
- * below the caller's frame will be returned to. */
+/* Leaves `from` for `to` and comes back when something switches to `from`.  from_ends:
+ * nothing below the caller's frame will be returned to. */
 void fiber_switch(struct fiber *from, struct fiber *to, bool from_ends);
-/* The first thing that a fiber's main does; `back` is the host's own context. */
-void fiber_entered(struct fiber *self, struct fiber *back);
+void fiber_entered(
+    const struct fiber *self);         // the first thing that a fiber's main does
 void fiber_adopt(struct fiber *host);  // the running context is `host`
 
 #endif

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "tests/cuda_on_cpu/device.h"
 #include "tests/cuda_on_cpu/sanitizers.h"
@@ -147,8 +148,11 @@ struct thread {
     struct fiber *fiber;
     enum thread_state state;
     struct dim index;
-    unsigned linear;
-    const char *file;  // of the barrier it waits in
+    unsigned linear, lane;
+    struct warp *warp;
+    struct thread *mates;  // the first thread of the warp
+    unsigned n_mates;      // fewer than 32 in a partial last warp
+    const char *file;      // of the barrier it waits in
     int line;
     const struct warp_call *call;  // the warp operation it waits in
     char *sync;                    // the cell that TSan orders this rendezvous by
@@ -159,10 +163,11 @@ struct warp {
     unsigned waiting, at_barrier, exited;  // a bit a lane
 };
 extern struct thread *running;  // the CUDA thread, NULL in host code
-struct thread *warp_threads(void);
-struct warp *warp_state(void);
-unsigned warp_lanes(void);  // fewer than 32 in a partial last warp
 void thread_yield(void);
+static inline bool differ(const char *a, const char *b)
+{
+    return a != b && strcmp(a, b);
+}
 /* A block's shared memory, filled with NaN; fresh pages where TSan watches. */
 void shared_start(size_t n);
 

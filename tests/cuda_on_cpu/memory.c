@@ -37,7 +37,7 @@ static struct range {
 } pinned[MAX_RANGES], variables[MAX_VARIABLES];
 static unsigned n_pinned, n_variables;
 
-struct device_window device_windows[4];
+struct device_window device_windows[16];
 
 /* ---- addresses ---- */
 
@@ -175,7 +175,7 @@ void device_check_global(uint64_t address, unsigned n, bool write, const char *f
     if (!a && !r)
         device_report("%s:%d: global %s of %u bytes at %p is outside every allocation",
                       file, line, does, n, p);
-    device_windows[address >> 20 & 3] =
+    device_windows[address >> 12 & 15] =
         a ? (struct device_window){(uintptr_t)a->p + SPACE, a->n}
           : (struct device_window){(uintptr_t)r->p, r->n};
 }

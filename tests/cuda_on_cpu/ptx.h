@@ -152,7 +152,7 @@ static inline void ptx_call(const struct kernel *k, void **args)
 
 #define CHECK_GLOBAL(a, n, write, ...)                                                 \
     do {                                                                               \
-        const struct device_window *w_ = &device_windows[(a) >> 20 & 3];               \
+        const struct device_window *w_ = &device_windows[(a) >> 12 & 15];              \
         if (__builtin_expect(                                                          \
                 (a) % (n) || (a) < w_->start || (a)-w_->start + (n) > w_->length, 0))  \
             device_check_global(a, n, write, __VA_ARGS__);                             \

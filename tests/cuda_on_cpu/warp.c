@@ -10,12 +10,12 @@ static const unsigned FULL = 0xffffffffu;
 
 unsigned device_lane(void)
 {
-    return running->linear % LANES;
+    return running->lane;
 }
 
 unsigned device_active_mask(void)
 {
-    return ~warp_state()->exited & (FULL >> (LANES - warp_lanes()));
+    return ~running->warp->exited & (FULL >> (LANES - running->n_mates));
 }
 
 /* ---- tensor cores: fragments as the PTX ISA lays them out ---- */
@@ -155,7 +155,7 @@ static void check_same(const struct thread *w, unsigned lane, const struct warp_
 {
     const struct warp_call *o = w[lane].call;
     if (o->mask != c->mask || o->op != c->op || o->line != c->line ||
-        strcmp(o->file, c->file))
+        differ(o->file, c->file))
         device_report(
             "divergent warp operation: lane %u at %s:%d (mask %08x), lane %u at "
             "%s:%d (mask %08x)",
@@ -164,10 +164,10 @@ static void check_same(const struct thread *w, unsigned lane, const struct warp_
 
 static void check_mask(const struct thread *w, const struct warp_call *c, unsigned mask)
 {
-    const struct warp *state = warp_state();
-    if (!(mask >> device_lane() & 1))
+    const struct warp *state = running->warp;
+    if (!(mask >> running->lane & 1))
         device_report("warp operation at %s:%d: lane %u is not in its own mask %08x",
-                      c->file, c->line, device_lane(), mask);
+                      c->file, c->line, running->lane, mask);
     if (c->op >= WARP_LDMATRIX && mask != FULL)
         device_report("%s:%d: ldmatrix and mma need a full warp", c->file, c->line);
     unsigned absent = mask & (state->exited | state->at_barrier);
@@ -196,10 +196,10 @@ void device_warp(const struct warp_call *c)
     static char cells[CELLS][8];
     static unsigned phase;
     counts.warp_ops++;
-    struct thread *t = running, *w = warp_threads();
-    struct warp *state = warp_state();
-    unsigned me = device_lane();
-    unsigned mask = c->mask & (FULL >> (LANES - warp_lanes()));
+    struct thread *t = running, *w = t->mates;
+    struct warp *state = t->warp;
+    unsigned me = t->lane;
+    unsigned mask = c->mask & (FULL >> (LANES - t->n_mates));
     check_mask(w, c, mask);
     if ((c->op == WARP_LDMATRIX || c->op == WARP_LDMATRIX_TRANS) &&
         me < (unsigned)c->arg * 8)
