@@ -21,7 +21,7 @@ struct options {
     char name[OPTION_TEXT];   // what the API calls it; "": the directory's base name
     uint32_t context;         // tokens of one sequence; 0: what the model holds
     /* machine */
-    char device[64];    // "cpu"
+    char device[64];    // "cpu", "cuda", "cuda:1"
     char cpu_path[32];  // "": the best
     uint32_t threads;   // 0: all
     enum dtype kv_type;

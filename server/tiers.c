@@ -3,6 +3,7 @@
 #include "server/engine.h"
 #include "server/kv_pages.h"
 
+#include <signal.h>
 #include <string.h>
 
 /* Before anything was measured: a memory bus, and a slow NVMe drive. */
@@ -27,6 +28,12 @@ static uint32_t ram_blocks(const struct tiers_options *o, uint64_t block_bytes)
 static uint32_t buffers(const struct tiers_options *o)
 {
     return o->policy.max_stores > SAMPLE ? o->policy.max_stores : SAMPLE;
+}
+
+/* Of the SSD: transfers at one time. */
+static uint32_t depth(const struct tiers_options *o)
+{
+    return o->policy.max_loads + o->policy.max_stores;
 }
 
 static struct kvstore_options store_options(const struct tiers *t,
@@ -57,23 +64,69 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
     if (ram > 0) sum += ram * block_bytes + slots_bytes(ram);
     if (ssd > 0) sum += slots_bytes((uint32_t)ssd);
     if (ram > 0 || ssd > 0) sum += (uint64_t)buffers(o) * block_bytes;
+    if (ssd > 0 && o->device) sum += (uint64_t)depth(o) * block_bytes;
     return sum;
+}
+
+static int ram_options(struct tier_ram_options *out, const struct tiers *t,
+                       const struct tiers_options *o, uint64_t block, struct err *err)
+{
+    *out = (struct tier_ram_options){
+        .block_bytes = block,
+        .capacity = ram_blocks(o, block),
+        .copies = t->copies,
+    };
+    if (out->capacity > 0) return 0;
+    return err_set(err, -EINVAL,
+                   "ram of %llu bytes holds no KV block of %llu bytes; 0 turns it off",
+                   (unsigned long long)o->ram_bytes, (unsigned long long)block);
+}
+
+static void *open_beside(void *arg)
+{
+    struct tiers *t = arg;
+    struct tiers_opening *p = &t->opening;
+    p->rc = tier_ram_open(&t->ram, &p->options, &p->err);
+    return NULL;
+}
+
+static void wait_for_opening(struct tiers *t)
+{
+    if (t->opening.running) pthread_join(t->opening.thread, NULL);
+    t->opening.running = false;
+}
+
+/* Signals are for the threads that were made for them. */
+int tiers_begin(struct tiers *t, struct backend *b, const struct tiers_options *o,
+                uint64_t block_bytes, struct err *err)
+{
+    if (o->ram_bytes == 0) return 0;
+    int rc = backend_copyq_open(b, &t->copies, err);
+    if (rc == 0) rc = ram_options(&t->opening.options, t, o, block_bytes, err);
+    if (rc < 0) return rc;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    rc = pthread_create(&t->opening.thread, NULL, open_beside, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    t->opening.running = rc == 0;
+    if (rc == 0) return 0;
+    return err_set(err, -rc,
+                   "the thread that takes the RAM tier's memory cannot be "
+                   "started: %s",
+                   strerror(rc));
 }
 
 static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block,
                     struct err *err)
 {
-    const struct tier_ram_options r = {
-        .block_bytes = block,
-        .capacity = ram_blocks(o, block),
-        .copies = t->copies,
-    };
-    if (r.capacity == 0)
-        return err_set(
-            err, -EINVAL,
-            "ram of %llu bytes holds no KV block of %zu bytes; 0 turns it off",
-            (unsigned long long)o->ram_bytes, block);
-    return tier_ram_open(&t->ram, &r, err);
+    struct tiers_opening *p = &t->opening;
+    if (p->running) {
+        wait_for_opening(t);
+        return p->rc < 0 ? err_set(err, p->rc, "%s", p->err.msg) : 0;
+    }
+    int rc = ram_options(&p->options, t, o, block, err);
+    return rc ? rc : tier_ram_open(&t->ram, &p->options, err);
 }
 
 static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
@@ -84,9 +137,11 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .block_bytes = block,
         .bytes = o->ssd_bytes,
         .fingerprint = o->fingerprint,
-        .depth = o->policy.max_loads + o->policy.max_stores,
+        .depth = depth(o),
     };
-    return tier_ssd_open(&t->ssd, &t->found, &s, err);
+    int rc = tier_ssd_open(&t->ssd, &t->found, &s, err);
+    if (rc == 0 && o->device) rc = tier_bounce(t->ssd, t->copies, depth(o), err);
+    return rc;
 }
 
 static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)
@@ -99,7 +154,7 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
             "KV blocks of %zu bytes cannot be kept below the KV pool: they "
             "must be a multiple of %d bytes; set ram to 0 and ssd to nothing",
             block, TIER_ALIGN);
-    int rc = copyq_cpu_open(&t->copies, err);
+    int rc = t->copies ? 0 : backend_copyq_open(o->kv->backend, &t->copies, err);
     if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
     if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);
     if (rc < 0) return rc;
@@ -125,6 +180,7 @@ int tiers_open(struct tiers *t, const struct tiers_options *o, struct err *err)
 
 void tiers_close(struct tiers *t)
 {
+    wait_for_opening(t);
     kvstore_close(t->store);
     cost_close(t->cost);
     tier_close(t->ssd);
@@ -154,20 +210,28 @@ static uint32_t move(struct tier *t, struct tier_io *io, uint32_t n, enum tier_d
     return good;
 }
 
-static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
+/* Blocks of the pool itself, so that a transfer takes the way that it will take. */
+static uint32_t take_pages(struct kv_pool *kv, uint32_t *pages)
+{
+    uint32_t n = 0;
+    while (n < SAMPLE && (pages[n] = kv_pool_take(kv)) != KV_NO_BLOCK) n++;
+    return n;
+}
+
+static void calibrate(struct tiers *t, struct kv_pool *kv, struct tier *tier,
+                      enum cost_tier which)
 {
     struct tier_io io[SAMPLE] = {0};
     struct block_key key;
     size_t bytes = tier_buffer_bytes(tier);
-    uint32_t n = SAMPLE;
+    uint32_t pages[SAMPLE], n = take_pages(kv, pages);
     crypto_random(&key, sizeof key);  // names that nobody can meet
     for (uint32_t i = 0; i < n; i++) {
         const int32_t tokens[KV_BLOCK_TOKENS] = {(int32_t)i};
         block_meta_next(&io[i].meta, NULL, &key, tokens, 0);
-        io[i].buf = (char *)t->staging + i * bytes;
-        memset(io[i].buf, 0, bytes);
+        io[i].buf = kv_pool_address(kv, pages[i]);
     }
-    if (move(tier, io, n, TIER_STORE) == n) {
+    if (n > 1 && move(tier, io, n, TIER_STORE) == n) {
         uint64_t began = engine_clock();
         uint32_t one = move(tier, io, 1, TIER_LOAD);
         uint64_t first = engine_clock() - began;
@@ -179,11 +243,14 @@ static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
             cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
         }
     }
-    for (uint32_t i = 0; i < n; i++) (void)!tier_drop(tier, &io[i].meta.id);
+    for (uint32_t i = 0; i < n; i++) {
+        (void)!tier_drop(tier, &io[i].meta.id);
+        kv_pool_unref(kv, pages[i]);
+    }
 }
 
-void tiers_calibrate(struct tiers *t)
+void tiers_calibrate(struct tiers *t, struct kv_pool *kv)
 {
-    if (t->ram) calibrate(t, t->ram, COST_RAM);
-    if (t->ssd) calibrate(t, t->ssd, COST_SSD);
+    if (t->ram) calibrate(t, kv, t->ram, COST_RAM);
+    if (t->ssd) calibrate(t, kv, t->ssd, COST_SSD);
 }

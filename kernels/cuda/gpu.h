@@ -16,9 +16,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-#define GPU_KERNEL(...)  // names a kernel to the CPU's launcher
+#define GPU_KERNEL(...)              // names a kernel to the CPU's launcher
 #define GPU_SHARED(type, name, dims) __shared__ __align__(16) type name dims
-#define GPU_DYN_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#define GPU_DYN_SHARED(name)         extern __shared__ __align__(128) unsigned char name[]
 #endif
 #include <stdint.h>
 #include <utility>
@@ -63,10 +63,10 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const void *row
 /* 16 bytes from global to shared memory; zeros where !on, and gmem is not read then. */
 __device__ __forceinline__ void cp_async_16(void *smem, const void *gmem, bool on)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     shared_address(smem)),
-                 "l"(gmem), "r"(on ? 16 : 0)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(smem)),
+        "l"(gmem), "r"(on ? 16 : 0)
+        : "memory");
 }
 __device__ __forceinline__ void cp_async_commit()
 {
@@ -77,14 +77,15 @@ template <int N> __device__ __forceinline__ void cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 /* d += a b, m16n8k16, sums in f32. */
-#define GPU_MMA(name, type)                                                             \
-    __device__ __forceinline__ void name(float d[4], const uint32_t a[4],               \
-                                         const uint32_t b[2])                           \
-    {                                                                                   \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "      \
-                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"            \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                   \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+#define GPU_MMA(name, type)                                                            \
+    __device__ __forceinline__ void name(float d[4], const uint32_t a[4],              \
+                                         const uint32_t b[2])                          \
+    {                                                                                  \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "    \
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"           \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),          \
+                       "r"(b[1]));                                                     \
     }
 GPU_MMA(mma_f16, "f16")
 GPU_MMA(mma_bf16, "bf16")

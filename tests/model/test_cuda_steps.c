@@ -1,0 +1,141 @@
+/* test_cuda_steps.c - what a step on a GPU costs beside its arithmetic: nothing is allocated,
+ * decode is replayed, and a step that failed is the last one.
+ *
+ * Counted by the device that a CPU stands in for; on a real one these tests skip.
+ */
+#include "tests/allocs.h"
+#include "tests/cuda_on_cpu/standin.h"
+#include "tests/model/fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define SEQS 5
+
+static struct kv_table tables[SEQS];
+static int32_t ids[128];
+
+static void open_model(struct fixture *f)
+{
+    struct fixture_options o = {
+        "tests/golden/models/tiny-smollm2", "cuda", 1, DTYPE_F16, 64, 64};
+    if (!fixture_open(f, &o)) {
+        print_message("skipped: this machine or build has no CUDA\n");
+        skip();
+    }
+    if (!standin_count) {
+        fixture_close(f);
+        print_message("skipped: a real device does not count its calls\n");
+        skip();
+    }
+    for (int i = 0; i < 128; i++) ids[i] = i;
+    for (int i = 0; i < SEQS; i++) tables[i] = table_open(8);
+}
+
+static void close_model(struct fixture *f)
+{
+    for (int i = 0; i < SEQS; i++) {
+        kv_table_release(&f->kv, &tables[i]);
+        free(tables[i].blocks);
+    }
+    fixture_close(f);
+}
+
+/* Position `pos` of the first n sequences. */
+static void decode(struct fixture *f, uint32_t n, uint32_t pos)
+{
+    for (uint32_t i = 0; i < n; i++) step_add(f, &tables[i], ids, pos, pos + 1, pos);
+    step_run(f);
+}
+
+static void a_step_allocates_nothing_once_its_size_was_run(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct standin_counts before, after;
+    open_model(&f);
+    for (uint32_t n = 1; n <= SEQS; n++) decode(&f, n, n - 1);
+    for (uint32_t i = 0; i < SEQS; i++) kv_table_release(&f.kv, &tables[i]);
+    step_add(&f, &tables[0], ids, 0, 40, 39);
+    step_run(&f);
+
+    unsigned long host = allocs_so_far();
+    standin_count(&before);
+    for (uint32_t pos = 40; pos < 60; pos++) decode(&f, 1, pos);
+    for (uint32_t i = 1; i < SEQS; i++) {
+        step_add(&f, &tables[i], ids, 0, 20, 19);
+        step_run(&f);
+    }
+    standin_count(&after);
+    assert_int_equal(after.allocs - before.allocs, 0);
+    assert_int_equal(after.frees - before.frees, 0);
+    assert_int_equal(allocs_so_far() - host, 0);
+    assert_int_equal(after.pageable_async, 0);
+    close_model(&f);
+}
+
+static void a_step_waits_for_the_device_once(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct standin_counts before, after;
+    open_model(&f);
+    decode(&f, 2, 0);
+    standin_count(&before);
+    for (uint32_t pos = 1; pos < 11; pos++) decode(&f, 2, pos);
+    standin_count(&after);
+    assert_int_equal(after.syncs - before.syncs, 10);
+    close_model(&f);
+}
+
+static void decode_is_replayed_and_its_size_padded(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct standin_counts before, after;
+    open_model(&f);
+    standin_count(&before);
+    for (uint32_t pos = 0; pos < 10; pos++) decode(&f, 3 + pos % 2, pos);
+    standin_count(&after);
+    assert_int_equal(after.graph_launches - before.graph_launches, 10);
+    // A prompt's chunk is none of decode.
+    step_add(&f, &tables[4], ids, 0, 20, 19);
+    step_run(&f);
+    standin_count(&before);
+    assert_int_equal(before.graph_launches, after.graph_launches);
+    close_model(&f);
+}
+
+static void the_first_failure_is_the_last_step_and_says_what_failed(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err err = {{0}};
+    const float *logits;
+    open_model(&f);
+    decode(&f, 1, 0);
+    standin_fail("kernel:matmul", 3, 719);  // cudaErrorLaunchFailure
+    step_add(&f, &tables[0], ids, 1, 2, 1);
+    assert_int_equal(model_forward(&f.model, &f.kv, &f.step.batch, &logits, &err),
+                     -EIO);
+    assert_non_null(strstr(err.msg, "the CUDA device failed while"));
+    assert_int_equal(model_forward(&f.model, &f.kv, &f.step.batch, &logits, &err),
+                     -EIO);
+    assert_non_null(strstr(err.msg, "the CUDA device failed while"));
+    step_clear(&f.step);
+    close_model(&f);
+    standin_reset();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_allocates_nothing_once_its_size_was_run),
+        cmocka_unit_test(a_step_waits_for_the_device_once),
+        cmocka_unit_test(decode_is_replayed_and_its_size_padded),
+        cmocka_unit_test(the_first_failure_is_the_last_step_and_says_what_failed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
