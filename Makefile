@@ -202,7 +202,7 @@ e2e: $(SERVER) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-to-end tests; 
 storms: $(SERVER) $(E2E_VENV)/ready ## the long proofs of sleep: damage, kills, many sleepers
 	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload"
 
-CHOSEN := $(if $(T),$(BUILD)/tests/$(dir $(T))test_$(notdir $(T)),$(TESTS))
+CHOSEN := $(if $(T),$(foreach t,$(T),$(BUILD)/tests/$(dir $t)test_$(notdir $t)),$(TESTS))
 unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program
 	@$(ON_STANDIN) tests/run.sh $(CHOSEN)
 
@@ -240,7 +240,7 @@ headers: ## check that every header compiles by itself
 	@for h in $(HEADERS); do \
 	    $(CC) $(ALL_CFLAGS) $(PKG_CFLAGS) -Wno-unused-function -fsyntax-only -include $$h -x c /dev/null || exit 1; done
 
-FORMATTED := $(wildcard */*.[ch] */*/*.[ch])
+FORMATTED := $(wildcard */*.[ch] */*/*.[ch] */*/*.cu)
 format: ## rewrite the sources in the house style
 	$(CLANG_FORMAT) -i $(FORMATTED)
 style: check-format ## names, sizes and words that no file may break
@@ -252,7 +252,7 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Chat templates of other people's models are not part of this tree: where a folder of them
 # with their recorded renderings lies beside it, the tests read them there.

@@ -77,8 +77,8 @@ $(STANDIN)/libcublas.so.13: $(BUILD)/tests/cuda_on_cpu/cublas.c.o $(STANDIN)/lib
 $(STANDIN)/lib%.so.13:
 	$(say) LINK $@
 	@mkdir -p $(@D)
-	$(Q)echo '$(@F) { *; };' >$@.map
-	$(Q)$(CC) -shared -Wl,-soname,$(@F),--version-script,$@.map $^ -pthread -ldl -o $@
+	$(Q)echo '$(@F) { *; };' >$@.map  # programs ask for this version of every function
+	$(Q)$(CC) -shared -Wl,-Bsymbolic-functions,-soname,$(@F),--version-script,$@.map $^ -pthread -ldl -o $@
 
 # Kernels as nvcc wrote them, in PTX, translated to C.
 $(STANDIN)/%.ptx: %.cu
@@ -113,6 +113,41 @@ $(BUILD)/tests/cuda_on_cpu/test_%: $(BUILD)/tests/cuda_on_cpu/test_%.c.o \
     $(BUILD)/tests/cuda_on_cpu/planted.cu.o $(STANDIN_LIB)
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) -lcmocka $(CUDA_LIBS) $(LDLIBS) -o $@
+
+# What says something about CUDA, as T= takes it.
+CUDA_TESTS := $(subst /test_,/,$(patsubst tests/%.c,%, \
+    $(wildcard tests/cuda_on_cpu/test_*.c tests/*/test_*cuda*.c) \
+    tests/model/test_exact.c tests/model/test_forward.c))
+
+NO_CUDA := CUDA is skipped: there is no nvcc on the PATH, and `make cuda-toolkit` was not asked
+
+cuda-test: ## the tests of the CUDA backend, on the stand-in
+ifeq ($(CUDA_HOME),)
+	@echo '$(NO_CUDA)'
+	@echo "0 passed, 0 failed, 1 skipped"
+else
+	@$(MAKE) --no-print-directory -j$$(nproc) DEVICE=cuda BUILD=build/cuda unit T="$(CUDA_TESTS)"
+endif
+
+# ---- what the kernels cost ---------------------------------------------------
+# cuobjdump is not part of every toolkit.
+
+CUOBJDUMP = $(firstword $(wildcard $(CUDA_HOME)/bin/cuobjdump) $(CUDA_VENV)/cuobjdump)
+$(CUDA_VENV)/cuobjdump:
+	@python3 -m venv $(CUDA_VENV)
+	@$(CUDA_VENV)/bin/python -m pip install --disable-pip-version-check --quiet \
+	    $(shell grep cuobjdump kernels/cuda/requirements.txt)
+	@cd $(@D) && ln -sf lib/python3*/site-packages/nvidia/cu13/bin/cuobjdump $(@F)
+
+cuda-report: $(if $(CUDA_HOME),$(CUOBJDUMP)) ## registers, spills, instructions and occupancy of the kernels
+ifeq ($(CUDA_HOME),)
+	@echo '$(NO_CUDA)'
+	@echo "0 passed, 0 failed, 1 skipped"
+else
+	@kernels/cuda/report.py $(NVCC) $(CUOBJDUMP) build/cuda-report $(CUDA_ARCHS) -- $(NVCC_FLAGS)
+endif
+
+.PHONY: standin cuda-test cuda-report cuda-toolkit
 
 # ---- the toolkit -------------------------------------------------------------
 

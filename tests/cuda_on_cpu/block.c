@@ -20,6 +20,7 @@ enum {
 enum { CELLS = 2048 };
 
 struct dim device_thread, device_block, device_block_dim, device_grid_dim;
+unsigned device_lane;
 struct thread *running;
 
 static struct thread threads[MAX_THREADS];
@@ -168,16 +169,21 @@ static struct fiber *take_fiber(const struct thread *t)
     return f;
 }
 
+static void set_running(struct thread *t)
+{
+    running = t;
+    if (!t) return;
+    device_thread = t->index;
+    device_lane = t->lane;
+}
+
 /* Goes on with the next thread whose turn it is, or with the host where the warp has had
  * its turns; `ended` says that the calling thread has. */
 static void go_on(struct fiber *self, bool ended)
 {
     struct thread *t = next_thread();
-    running = t;
-    if (t) {
-        if (!t->fiber) t->fiber = take_fiber(t);
-        device_thread = t->index;
-    }
+    if (t && !t->fiber) t->fiber = take_fiber(t);
+    set_running(t);
     struct fiber *to = t ? t->fiber : &host;
     if (to == self) return;
     counts.switches++;
@@ -188,8 +194,7 @@ void thread_yield(void)
 {
     struct thread *t = running;
     go_on(t->fiber, false);
-    running = t;
-    device_thread = t->index;
+    set_running(t);
 }
 
 static void thread_main(void)

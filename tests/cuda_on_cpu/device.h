@@ -85,7 +85,7 @@ struct warp_call {
 };
 /* Returns when all lanes of the mask have come; `out` is then written. */
 void device_warp(const struct warp_call *call);
-unsigned device_lane(void);
+extern unsigned device_lane;
 unsigned device_active_mask(void);
 
 /* ---- checked access, for translated PTX ---- */

@@ -131,7 +131,7 @@ static inline uint64_t brev64(uint64_t v)
 /* shfl's second result: whether the lane it names lies in the segment. */
 static inline bool shuffle_inside(enum warp_op op, int by, int width)
 {
-    int lane = (int)device_lane(), first = lane & ~(width - 1);
+    int lane = (int)device_lane, first = lane & ~(width - 1);
     switch (op) {
     case WARP_SHFL_UP: return lane - by >= first;
     case WARP_SHFL_DOWN: return lane + by < first + width;

@@ -10,7 +10,7 @@ SPECIAL = {'%%%s.%s' % (ptx, axis): '%s.%s' % (c, axis)
            for ptx, c in (('tid', 'device_thread'), ('ctaid', 'device_block'),
                           ('ntid', 'device_block_dim'), ('nctaid', 'device_grid_dim'))
            for axis in 'xyz'}
-SPECIAL['%laneid'] = 'device_lane()'
+SPECIAL['%laneid'] = 'device_lane'
 COMPARE = {'eq': '==', 'ne': '!=', 'lt': '<', 'le': '<=', 'gt': '>', 'ge': '>=',
            'lo': '<', 'ls': '<=', 'hi': '>', 'hs': '>='}
 UNORDERED = ('equ', 'neu', 'ltu', 'leu', 'gtu', 'geu')

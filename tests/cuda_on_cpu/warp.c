@@ -8,11 +8,6 @@
 enum { LANES = 32, CELLS = 1 << 16 };
 static const unsigned FULL = 0xffffffffu;
 
-unsigned device_lane(void)
-{
-    return running->lane;
-}
-
 unsigned device_active_mask(void)
 {
     return ~running->warp->exited & (FULL >> (LANES - running->n_mates));
@@ -94,6 +89,19 @@ static int shuffle_source(const struct warp_call *c, int lane)
     return from >= end ? lane : from;
 }
 
+/* What nearly every shuffle is: 4 bytes, the whole warp, by xor. */
+static bool compute_butterfly(const struct thread *w, const struct warp_call *c)
+{
+    uint32_t in[LANES];
+    if (c->op != WARP_SHFL_XOR || c->size != 4 || c->width != LANES) return false;
+    for (int l = 0; l < LANES; l++) memcpy(&in[l], w[l].call->in, 4);
+    for (int l = 0; l < LANES; l++) {
+        unsigned from = (unsigned)(l ^ w[l].call->arg);
+        memcpy(w[l].call->out, &in[from < LANES ? from : (unsigned)l], 4);
+    }
+    return true;
+}
+
 static void compute_shuffle(const struct thread *w, unsigned mask)
 {
     for (int l = 0; l < LANES; l++) {
@@ -144,7 +152,9 @@ static void compute(const struct thread *w, const struct warp_call *c, unsigned 
     case WARP_ADD:
     case WARP_MAX:
     case WARP_MIN: compute_vote(w, mask, c->op); break;
-    default: compute_shuffle(w, mask); break;
+    default:
+        if (mask != FULL || !compute_butterfly(w, c)) compute_shuffle(w, mask);
+        break;
     }
 }
 
@@ -212,8 +222,6 @@ void device_warp(const struct warp_call *c)
     bool orders = c->op == WARP_SYNC;  // a shuffle orders no memory, __syncwarp does
     if (orders) sync_release(cell);
     if ((others | 1u << me) == mask) {
-        for (unsigned m = others; m; m &= m - 1)
-            check_same(w, (unsigned)__builtin_ctz(m), c, me);
         compute(w, c, mask);
         for (unsigned m = others; m; m &= m - 1)
             w[__builtin_ctz(m)].state = THREAD_READY;
