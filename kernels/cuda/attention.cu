@@ -324,9 +324,9 @@ static __global__ void __launch_bounds__(CUDA_MAX_HEAD_DIM)
     attention_join(struct cuda_attention a, const struct cuda_join *joins,
                    const uint32_t *n_joins)
 {
-    if (blockIdx.y >= *n_joins) return;
-    const struct cuda_join j = joins[blockIdx.y];
-    const uint32_t dim = a.kv.head_dim, head = blockIdx.x, d = threadIdx.x;
+    if (blockIdx.x >= *n_joins) return;
+    const struct cuda_join j = joins[blockIdx.x];
+    const uint32_t dim = a.kv.head_dim, head = blockIdx.y, d = threadIdx.x;
     if (d >= dim) return;
     float m = -INFINITY, l = 0, o = 0;
     for (uint32_t s = 0; s < j.n; s++) {
@@ -389,7 +389,7 @@ cudaError_t cuda_attention_join(struct cuda_attention a, const struct cuda_join 
                                 const uint32_t *n_joins, uint32_t rows,
                                 cudaStream_t stream)
 {
-    return gpu_launch(attention_join, dim3(a.q_heads, rows),
+    return gpu_launch(attention_join, dim3(rows, a.q_heads),
                       (a.kv.head_dim + 31) / 32 * 32, 0, stream, a, joins, n_joins);
 }
 

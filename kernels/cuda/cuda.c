@@ -146,8 +146,9 @@ static int describe(struct cuda *c, struct err *err)
                        LEAST_CAPABILITY % 10);
     c->processors = (uint32_t)p.multiProcessorCount;
     snprintf(c->base.describe, sizeof c->base.describe,
-             "cuda (%.32s sm_%u CUDA %u, device %u)", p.name, (unsigned)capability,
-             (unsigned)runtime, (unsigned)c->device);
+             "cuda (%.24s sm_%u CUDA %u.%u, device %u)", p.name, (unsigned)capability,
+             (unsigned)runtime / 1000, (unsigned)runtime % 1000 / 10,
+             (unsigned)c->device);
     return 0;
 }
 

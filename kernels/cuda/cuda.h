@@ -12,13 +12,13 @@
  * Precision  activations are f32; a matrix in f16 or bf16 is multiplied with x rounded to its
  *            type, products are summed in f32.  K and V are rounded to the cache's type, and
  *            q and the weights of softmax to it too where tensor cores serve.
- * Exact      as kernels.h promises, with one exception.  Own kernels hold the promise.  A
- *            step of more than CUDA_FEW_ROWS rows is multiplied by cuBLAS, which chooses its
- *            kernel by the number of rows: what such a step computes may differ in the last
- *            bits of the f32 sums with how a prompt was cut and with what else it holds.
- *            Decode of up to CUDA_FEW_ROWS sequences does not depend on who else is there.
- *            And where one tile of keys holds an infinity or a NaN, all queries of the tile
- *            may see it.
+ * Exact      as kernels.h promises, with one exception.  Own kernels hold the promise, so a
+ *            step of up to CUDA_FEW_ROWS rows computes the same bits whoever is in it, and
+ *            attention does in any step.  The products of a longer step are cuBLAS's, which
+ *            chooses its kernel by the number of rows: what such a step computes may differ
+ *            in the last bits of the f32 sums with how a prompt was cut and with what else
+ *            the step holds, decode beside a prompt included.  And where a tile of keys holds
+ *            an infinity or a NaN, every query that shares the tile may see it.
  * Streams    `compute` runs steps, `up` loads weights; each copy queue has two of its own.
  *            Nothing uses the legacy default stream.
  * Errors     the first one that CUDA reports ends the backend: every later step answers it.

@@ -1,8 +1,9 @@
 /* graph.c - steps of decode as CUDA graphs: one launch instead of some hundreds.
  *
- * A step in which every sequence computes one row is padded to one of a few numbers of rows
- * and recorded the first time; after that it is replayed as long as the same operations are
- * listed.  All that differs between two such steps lies in the input's arrays.
+ * A step in which every sequence computes one row is padded to one of a few numbers of rows.
+ * The first one of a size is run as it is, so that all its kernels are loaded, and recorded;
+ * after that it is replayed as long as the same operations are listed.  All that differs
+ * between two such steps lies in the input's arrays.
  *
  * Recording allocates; who minds runs a step of each size before it matters.
  */
@@ -56,7 +57,7 @@ static void forget(struct cuda_graph *g)
     *g = (struct cuda_graph){0};
 }
 
-/* Record what is listed.  Without memory for it, the step runs as it is. */
+/* Record what is listed.  Without memory for it, steps run as they are. */
 static void record(struct cuda *c, struct cuda_graph *g, uint32_t rows)
 {
     cudaGraph_t graph = NULL;
@@ -95,15 +96,13 @@ static bool same(const struct cuda *c, const struct cuda_graph *g)
 void cuda_graph_run(struct cuda *c, uint32_t rows)
 {
     struct cuda_graph *g = graph_of(c, rows);
-    if (!same(c, g)) {
-        forget(g);
-        record(c, g, rows);
-    }
-    if (c->dead) return;
-    if (g->exec)
+    if (same(c, g)) {
         cuda_ok(c, cudaGraphLaunch(g->exec, c->compute), "launching a step");
-    else
-        cuda_run(c, rows, rows, false);
+        return;
+    }
+    forget(g);
+    cuda_run(c, rows, rows, true);
+    if (!c->dead) record(c, g, rows);
 }
 
 void cuda_graphs_close(struct cuda *c)

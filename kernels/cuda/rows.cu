@@ -121,14 +121,14 @@ GPU_KERNEL(rmsnorm_wide);
 static __global__ void __launch_bounds__(ROW_THREADS)
     silu_mul(float *y, struct cuda_image image, const float *gu, uint32_t n)
 {
-    const uint32_t row = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint32_t row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
     const float *gate = gu + (size_t)row * 2 * n, *up = gate + n;
     if (i < n) {
         const float g = gate[i], v = g / (1.0f + expf(-g)) * up[i];
         y[(size_t)row * n + i] = v;
         set_image(image, row, i, v);
     }
-    if (blockIdx.x == 0) end_image(image, row, n);
+    if (blockIdx.y == 0) end_image(image, row, n);
 }
 GPU_KERNEL(silu_mul);
 
@@ -136,28 +136,28 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     gather(float *y, struct cuda_image image, const float *x, const uint32_t *which,
            uint32_t cols)
 {
-    const uint32_t row = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint32_t row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
     const size_t from = which ? which[row] : row;
     if (i < cols) {
         const float v = x[from * cols + i];
         if (y) y[(size_t)row * cols + i] = v;
         set_image(image, row, i, v);
     }
-    if (blockIdx.x == 0) end_image(image, row, cols);
+    if (blockIdx.y == 0) end_image(image, row, cols);
 }
 GPU_KERNEL(gather);
 
 static __global__ void __launch_bounds__(ROW_THREADS)
     add_bias(float *y, const float *bias, uint32_t cols)
 {
-    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < cols) y[(size_t)blockIdx.y * cols + i] += bias[i];
+    const uint32_t i = blockIdx.y * blockDim.x + threadIdx.x;
+    if (i < cols) y[(size_t)blockIdx.x * cols + i] += bias[i];
 }
 GPU_KERNEL(add_bias);
 
 static dim3 by_element(uint32_t rows, uint32_t cols)
 {
-    return dim3((cols + ROW_THREADS - 1) / ROW_THREADS, rows);
+    return dim3(rows, (cols + ROW_THREADS - 1) / ROW_THREADS);
 }
 
 extern "C" {

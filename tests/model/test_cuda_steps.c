@@ -15,7 +15,7 @@
 #define SEQS 5
 
 static struct kv_table tables[SEQS];
-static int32_t ids[128];
+static int32_t ids[400];
 
 static void open_model(struct fixture *f)
 {
@@ -30,8 +30,8 @@ static void open_model(struct fixture *f)
         print_message("skipped: a real device does not count its calls\n");
         skip();
     }
-    for (int i = 0; i < 128; i++) ids[i] = i;
-    for (int i = 0; i < SEQS; i++) tables[i] = table_open(8);
+    for (int i = 0; i < 400; i++) ids[i] = i * 7 % 500;
+    for (int i = 0; i < SEQS; i++) tables[i] = table_open(25);
 }
 
 static void close_model(struct fixture *f)
@@ -90,21 +90,49 @@ static void a_step_waits_for_the_device_once(void **state)
     close_model(&f);
 }
 
-static void decode_is_replayed_and_its_size_padded(void **state)
+static void decode_is_replayed_after_the_first_step_of_a_size(void **state)
 {
     (void)state;
     struct fixture f;
     struct standin_counts before, after;
     open_model(&f);
     standin_count(&before);
+    // Of three sequences and of four: both are padded to four.
     for (uint32_t pos = 0; pos < 10; pos++) decode(&f, 3 + pos % 2, pos);
     standin_count(&after);
-    assert_int_equal(after.graph_launches - before.graph_launches, 10);
+    assert_int_equal(after.graph_launches - before.graph_launches, 9);
     // A prompt's chunk is none of decode.
     step_add(&f, &tables[4], ids, 0, 20, 19);
     step_run(&f);
     standin_count(&before);
     assert_int_equal(before.graph_launches, after.graph_launches);
+    close_model(&f);
+}
+
+/* Recorded when the conversation was one token long; replayed when it is some segments of
+ * attention long, against the same token as the second row of a prompt's chunk. */
+static void a_recorded_step_serves_longer_conversations(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_model(&f);
+    uint32_t vocab = f.model.config.vocab, n = 390;
+    float *replayed = malloc(2 * vocab * sizeof *replayed);
+    decode(&f, 2, 0);
+    for (uint32_t from = 1; from < n; from += 32) {
+        uint32_t to = from + 32 < n ? from + 32 : n;
+        step_add(&f, &tables[0], ids, from, to, to);
+        step_run(&f);
+    }
+    step_add(&f, &tables[0], ids, n, n + 1, n);
+    step_add(&f, &tables[1], ids, 1, 2, 1);
+    memcpy(replayed, step_run(&f), 2 * vocab * sizeof *replayed);
+
+    step_add(&f, &tables[0], ids, n - 1, n + 1, n);
+    assert_memory_equal(step_run(&f), replayed, vocab * sizeof *replayed);
+    step_add(&f, &tables[1], ids, 0, 2, 1);
+    assert_memory_equal(step_run(&f), replayed + vocab, vocab * sizeof *replayed);
+    free(replayed);
     close_model(&f);
 }
 
@@ -134,7 +162,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_allocates_nothing_once_its_size_was_run),
         cmocka_unit_test(a_step_waits_for_the_device_once),
-        cmocka_unit_test(decode_is_replayed_and_its_size_padded),
+        cmocka_unit_test(decode_is_replayed_after_the_first_step_of_a_size),
+        cmocka_unit_test(a_recorded_step_serves_longer_conversations),
         cmocka_unit_test(the_first_failure_is_the_last_step_and_says_what_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
