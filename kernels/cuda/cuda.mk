@@ -130,13 +130,13 @@ else
 endif
 
 # ---- what the kernels cost ---------------------------------------------------
-# cuobjdump is not part of every toolkit.
+# cuobjdump, which calls nvdisasm, is not part of every toolkit.
 
 CUOBJDUMP = $(firstword $(wildcard $(CUDA_HOME)/bin/cuobjdump) $(CUDA_VENV)/cuobjdump)
 $(CUDA_VENV)/cuobjdump:
 	@python3 -m venv $(CUDA_VENV)
 	@$(CUDA_VENV)/bin/python -m pip install --disable-pip-version-check --quiet \
-	    $(shell grep cuobjdump kernels/cuda/requirements.txt)
+	    $(shell grep -E 'cuobjdump|nvdisasm' kernels/cuda/requirements.txt)
 	@cd $(@D) && ln -sf lib/python3*/site-packages/nvidia/cu13/bin/cuobjdump $(@F)
 
 cuda-report: $(if $(CUDA_HOME),$(CUOBJDUMP)) ## registers, spills, instructions and occupancy of the kernels

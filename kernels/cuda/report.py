@@ -148,6 +148,8 @@ def main(arguments):
     split = arguments.index('--')
     nvcc, cuobjdump, out, *archs = arguments[:split]
     os.makedirs(out, exist_ok=True)
+    beside = os.path.dirname(os.path.realpath(cuobjdump))  # cuobjdump calls nvdisasm
+    os.environ['PATH'] = beside + os.pathsep + os.environ['PATH']
     faults = [f for a in archs for f in report(nvcc, cuobjdump, out, a, arguments[split + 1:])]
     roofline()
     print()
