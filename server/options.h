@@ -22,6 +22,7 @@ struct options {
     uint32_t context;         // tokens of one sequence; 0: what the model holds
     /* machine */
     char device[64];    // "cpu", "cuda", "cuda:1"
+    bool exact;         // on a GPU: own kernels only
     char cpu_path[32];  // "": the best
     uint32_t threads;   // 0: all
     enum dtype kv_type;

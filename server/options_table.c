@@ -23,6 +23,10 @@ const struct option option_table[] = {
     {"device", TEXT(device), "cpu", 1, 63, NULL, "machine",
      "Where the model runs: cpu; cuda, the first GPU; or cuda:N, the one with number N from "
      "0. A GPU needs a build with CUDA (make CUDA=1)."},
+    {"exact", OPTION_BOOL, FIELD(exact), "false", 0, 0, NULL, "machine",
+     "On a GPU: multiply by own kernels whatever a step's size, so that a reply has the same "
+     "bits whoever else is served and however its prompt was cut. Prompts take longer than "
+     "by cuBLAS. On a CPU it is always so."},
     {"cpu_path", OPTION_CHOICE, FIELD(cpu_path), "", 0, 0, "|portable|avx2", "machine",
      "Instruction set of the CPU backend. Empty: the best one this CPU has."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",

@@ -109,6 +109,7 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
     const struct backend_options b = {
         .threads = o->threads,
         .cpu_path = o->cpu_path[0] ? o->cpu_path : NULL,
+        .exact = o->exact,
         .limits = {.max_rows = o->step_tokens,
                    .max_seqs = o->max_running,
                    .max_blocks = (uint32_t)blocks,
