@@ -33,7 +33,9 @@ struct options {
     uint64_t ram;           // bytes of the RAM tier; 0: none
     char ssd[OPTION_TEXT];  // folder of the SSD tier; "": none
     uint64_t ssd_size;      // bytes of its file
+    char ssd_io[16];        // "auto", "threads"
     uint32_t copy_after_ms, idle_after_ms, ssd_after_ms, residency_ms;
+    uint32_t keep_for_ms;
     uint32_t high, low;             // per cent of a tier
     uint64_t ram_quota, ssd_quota;  // bytes of each tenant; 0: no limit
     uint64_t ssd_per_day;           // bytes; 0: no limit

@@ -228,6 +228,8 @@ int cuda_open(struct backend **out, const char *name, const struct backend_optio
         cuda_close(&c->base);
         return rc;
     }
+    for (uint32_t i = 0; i < c->n_ranges; i++)
+        c->base.scratch_bytes += c->ranges[i].bytes;
     *out = &c->base;
     return 0;
 }
