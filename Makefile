@@ -97,6 +97,12 @@ $(BUILD)/tests/$1/test_%: $(BUILD)/tests/$1/test_%.c.o $(HELPERS) $(call libs_of
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rules,$r)))
 
+# A server whose blocks have names of 8 bits, for the end-to-end tests alone.
+WEAK_NAMES := $(BUILD)/tests/e2e/dormouse-weak-names
+$(WEAK_NAMES): $(BUILD)/server/main.c.o $(BUILD)/tests/e2e/weak_names.c.o $(call libs_of,server)
+	$(say) LINK $@
+	$(Q)$(CC) $^ $(ALL_LDFLAGS) -Wl,--wrap=block_meta_next $(PKG_LIBS) $(LDLIBS) -o $@
+
 $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,server)
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
@@ -119,6 +125,8 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.c.o $(FUZZ_OBJS)
 	@mkdir -p $(@D)
 	$(Q)$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ $(PKG_LIBS) $(LDLIBS) -o $@
 
+$(BUILD)/tests/fuzz/fuzz_kvstore: LDLIBS += -lcmocka
+
 # The instruction set is asked for file by file; cpu_open chooses among them at run time.
 $(BUILD)/kernels/cpu/%_avx2.c.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
 
@@ -135,7 +143,7 @@ MODEL ?= models/smollm2-135m-instruct
 VENV  := build/venv
 
 run: deps ## install what is missing, get the model, build, serve; ARGS="--port 9000 ..."
-	@$(MAKE) --no-print-directory -j$$(nproc) $(MODEL) all
+	@$(MAKE) --no-print-directory $(if $(V),,-s) -j$$(nproc) $(MODEL) all
 	$(Q)exec $(SERVER) serve $(MODEL) $(ARGS)
 
 deps: ## install the Debian packages that a build needs
@@ -179,7 +187,7 @@ E2E_VENV     := build/venv-e2e
 CLIENTS_VENV := build/venv-clients
 
 test: deps-test ## everything: unit and end-to-end tests, layers, headers, style
-	@$(MAKE) --no-print-directory -j$$(nproc) model all $(TESTS) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready
+	@$(MAKE) --no-print-directory -j$$(nproc) model all $(TESTS) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready
 	@tests/all.sh $(BUILD)
 
 $(E2E_VENV)/ready: tests/e2e/requirements.txt
@@ -196,11 +204,11 @@ $(CLIENTS_VENV)/ready: tests/e2e/requirements-clients.txt $(E2E_VENV)/ready
 	@$(E2E_VENV)/bin/uv pip install --quiet --python $(CLIENTS_VENV)/bin/python -r $<
 	@touch $@
 
-e2e: $(SERVER) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-to-end tests; T=expression picks some
+e2e: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-to-end tests; T=expression picks some
 	@tests/e2e/run.sh $(SERVER) $(if $(T),-k "$(T)")
 
-storms: $(SERVER) $(E2E_VENV)/ready ## the long proofs of sleep: damage, kills, many sleepers
-	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload"
+storms: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready ## the long proofs of sleep: damage, kills, many sleepers
+	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload or faults or tenants"
 
 CHOSEN := $(if $(T),$(foreach t,$(T),$(BUILD)/tests/$(dir $t)test_$(notdir $t)),$(TESTS))
 unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program
@@ -256,7 +264,7 @@ help: ## this list
 
 # Chat templates of other people's models are not part of this tree: where a folder of them
 # with their recorded renderings lies beside it, the tests read them there.
-export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
+unit: export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 
 # `make V=1` shows the commands themselves.
 Q    := $(if $(V),,@)

@@ -62,6 +62,7 @@ struct backend {
     struct backend_limits limits;
     uint32_t threads;
     uint32_t activation_bytes;  // of one element of a buffer
+    size_t scratch_bytes;       // taken by opening it
     char describe[96];
 
     // Kept by step.c:

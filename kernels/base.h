@@ -38,6 +38,15 @@ struct err {
  * A NULL err is fine; a long message is cut. */
 int err_set(struct err *err, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
+/* 0 to 15, or -1 where c is no hexadecimal digit. */
+static inline int base_hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
 BASE_END
 
 #endif

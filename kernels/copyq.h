@@ -8,8 +8,9 @@
  *          it and those within the host; the three pass each other.
  * Threads  the engine thread makes every call.
  *
- * The CPU queue copies at poll, not at push: whoever forgets to wait for a ticket
- * fails its tests on a laptop instead of corrupting a cache on a GPU.
+ * The reference queue copies at poll, not at push: whoever forgets to wait for a ticket
+ * fails its tests on a laptop instead of corrupting a cache on a GPU.  The queue with a
+ * thread is what serves without a GPU: copies go on while the engine computes.
  */
 #ifndef KERNELS_COPYQ_H
 #define KERNELS_COPYQ_H
@@ -39,6 +40,11 @@ struct copyq {
 };
 
 NODISCARD int copyq_cpu_open(struct copyq **out, struct err *err);
+NODISCARD int copyq_thread_open(struct copyq **out, struct err *err);
+
+/* Host memory of both of these. */
+void *copyq_cpu_host_alloc(struct copyq *q, size_t bytes);
+void copyq_cpu_host_free(struct copyq *q, void *p);
 
 /* Begin a copy.  -EAGAIN: COPYQ_DEPTH are in flight; poll an older ticket first. */
 NODISCARD static inline int copyq_push(struct copyq *q, void *dst, const void *src,

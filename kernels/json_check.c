@@ -9,6 +9,7 @@
 #include "kernels/json_check.h"
 
 #include "kernels/json.h"
+#include "kernels/utf8.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -59,20 +60,12 @@ static void skip_space(struct scan *s)
 
 /* ---- strings ---- */
 
-static int hex_digit(unsigned char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 /* The code unit of four hexadecimal digits, or -1.  Reads no further than a bad one. */
 static int32_t hex4(const char *p, size_t left)
 {
     int32_t unit = 0;
     for (size_t i = 0; i < 4; i++) {
-        int d = i < left ? hex_digit((unsigned char)p[i]) : -1;
+        int d = i < left ? base_hex_digit(p[i]) : -1;
         if (d < 0) return -1;
         unit = unit * 16 + d;
     }
@@ -112,27 +105,6 @@ static int scan_escape(struct scan *s)
     return 0;
 }
 
-/* Length of the well-formed UTF-8 sequence of 2 to 4 bytes at p, or 0: table 3-7 of the
- * Unicode standard. */
-static size_t utf8_length(const char *text, size_t left)
-{
-    const unsigned char *p = (const unsigned char *)text;
-    size_t size = p[0] < 0xC2   ? 0
-                  : p[0] < 0xE0 ? 2
-                  : p[0] < 0xF0 ? 3
-                  : p[0] < 0xF5 ? 4
-                                : 0;
-    if (size == 0 || size > left) return 0;
-
-    unsigned char low = p[0] == 0xE0 ? 0xA0 : p[0] == 0xF0 ? 0x90 : 0x80;
-    unsigned char high = p[0] == 0xED ? 0x9F : p[0] == 0xF4 ? 0x8F : 0xBF;
-    if (p[1] < low || p[1] > high) return 0;
-    for (size_t i = 2; i < size; i++) {
-        if ((p[i] & 0xC0) != 0x80) return 0;
-    }
-    return size;
-}
-
 /* pos stands on the opening quote; it will stand behind the closing one. */
 static int scan_string(struct scan *s, struct key *out)
 {
@@ -154,24 +126,13 @@ static int scan_string(struct scan *s, struct key *out)
         } else if (c < 0x80) {
             s->pos++;
         } else {
-            size_t size = utf8_length(s->text + s->pos, s->n - s->pos);
-            if (size == 0) return invalid(s, s->pos, "invalid UTF-8");
+            size_t size;
+            if (utf8_decode(s->text + s->pos, s->n - s->pos, &size) < 0)
+                return invalid(s, s->pos, "invalid UTF-8");
             s->pos += size;
         }
     }
     return invalid(s, quote, "string without an end");
-}
-
-static size_t put_utf8(uint32_t c, char out[4])
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    size_t size = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = size - 1; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 0x3F));
-    out[0] = (char)((0xF00u >> size & 0xF0) | c);
-    return size;
 }
 
 size_t json_unescape(const char **p, char out[4])
@@ -192,13 +153,13 @@ size_t json_unescape(const char **p, char out[4])
     case 'u': break;
     default: out[0] = at[1]; return 1;
     }
-    uint32_t c = (uint32_t)hex4(at + 2, 4);
+    int32_t c = hex4(at + 2, 4);
     *p = at + 6;
-    if (is_high((int32_t)c)) {
-        c = 0x10000 + ((c - 0xD800) << 10) + ((uint32_t)hex4(at + 8, 4) - 0xDC00);
+    if (is_high(c)) {
+        c = 0x10000 + ((c - 0xD800) << 10) + (hex4(at + 8, 4) - 0xDC00);
         *p = at + 12;
     }
-    return put_utf8(c, out);
+    return utf8_encode(c, out);
 }
 
 /* ---- keys ---- */

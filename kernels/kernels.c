@@ -60,6 +60,11 @@ uint32_t backend_threads(const struct backend *b)
     return b->threads;
 }
 
+size_t backend_scratch_bytes(const struct backend *b)
+{
+    return b->scratch_bytes;
+}
+
 bool backend_device_memory(const struct backend *b, uint64_t *free_bytes)
 {
     return b->ops->device_memory && b->ops->device_memory(b, free_bytes);

@@ -91,6 +91,7 @@ struct backend_options {
     uint32_t threads;  // 0: as many as this process may run on
     const char
         *cpu_path;  // NULL: the best this CPU has; "portable" or "avx2": that one
+    bool exact;  // CUDA: hold the promise above whatever a step's size, and be slower
     struct backend_limits limits;
 };
 
@@ -101,6 +102,8 @@ NODISCARD int backend_open(struct backend **out, const char *name,
 void backend_close(struct backend *b);                  // NULL is fine
 const char *backend_describe(const struct backend *b);  // "cpu (AVX2+FMA, 2 threads)"
 uint32_t backend_threads(const struct backend *b);
+/* What it took at opening for its own use, in the memory where the operations compute. */
+size_t backend_scratch_bytes(const struct backend *b);
 /* Bytes of the device's own memory that are free now; false: it computes in the host's. */
 bool backend_device_memory(const struct backend *b, uint64_t *free_bytes);
 /* A step in which each of n sequences computes one row costs as much as one of this many,

@@ -1,6 +1,6 @@
 #include "model/content_hash.h"
 
-#include "kernels/cpu/pool.h"
+#include "kernels/pool.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,6 +18,8 @@
 #include "kernels/crypto.h"
 #include "kernels/kv_block.h"
 
+#define BLOCK_LABEL 64  // bytes of the name that is stored with a block, with its NUL
+
 struct block_id {
     uint8_t bytes[CRYPTO_HASH_BYTES];
 };

@@ -41,8 +41,8 @@ enum disk_verdict disk_super_read(const struct disk_super *s, uint64_t block_byt
 }
 
 void disk_header_make(struct disk_header *out, const struct block_meta *meta,
-                      const struct crypto_hash *fingerprint, uint64_t sequence,
-                      const void *block, uint64_t block_bytes)
+                      const char *label, const struct crypto_hash *fingerprint,
+                      uint64_t sequence, const void *block, uint64_t block_bytes)
 {
     memset(out, 0, sizeof *out);
     memcpy(out->magic, SLOT_MAGIC, sizeof out->magic);
@@ -55,8 +55,26 @@ void disk_header_make(struct disk_header *out, const struct block_meta *meta,
     memcpy(out->parent, meta->parent.bytes, sizeof out->parent);
     out->tenant = meta->tenant;
     memcpy(out->tokens, meta->tokens, sizeof out->tokens);
+    memcpy(out->label, label, strnlen(label, sizeof out->label - 1));
     out->payload_sum = checksum_xxh3(block, block_bytes);
     out->sum = page_sum(out);
+}
+
+static bool fits_label(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (c && strchr("-_.:@", c));
+}
+
+void disk_header_label(const struct disk_header *h, char out[BLOCK_LABEL])
+{
+    size_t n = 0, end = sizeof h->label;
+    memset(out, 0, BLOCK_LABEL);
+    while (n < end && fits_label(h->label[n])) n++;
+    if (n == end) return;
+    for (size_t i = n; i < end; i++)
+        if (h->label[i]) return;
+    memcpy(out, h->label, n);
 }
 
 enum disk_verdict disk_header_read(const struct disk_header *h,

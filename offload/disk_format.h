@@ -16,6 +16,7 @@
  *                                           96  32  parent; zeros where depth is 0
  *                                          128   8  tenant
  *                                          136  64  tokens, 16 of i32
+ *                                          200  64  label
  *                                         4080   8  XXH3 of the block's bytes
  *                                         4088   8  XXH3 of bytes 0..4087
  *
@@ -23,6 +24,10 @@
  * magic, version, length and parent are right; the block is whole if the payload's
  * checksum is right too.  Header and payload are written in one go in no particular order:
  * a write that was cut short leaves at most a slot that these rules refuse.
+ *
+ * The label is the name of the conversation that ended with this block when it was stored,
+ * letters, digits and -_.:@, and zeros from its end on; anything else counts as none.  It
+ * names nothing but a conversation after a restart.
  *
  * The superblock only tells a file of another geometry.  Where it is damaged, the slots
  * still speak for themselves.
@@ -51,7 +56,8 @@ struct disk_header {
     uint8_t id[CRYPTO_HASH_BYTES], parent[CRYPTO_HASH_BYTES];
     uint64_t tenant;
     int32_t tokens[KV_BLOCK_TOKENS];
-    uint8_t zero[3880];
+    char label[BLOCK_LABEL];
+    uint8_t zero[3816];
     uint64_t payload_sum, sum;
 };
 
@@ -68,6 +74,8 @@ _Static_assert(offsetof(struct disk_header, id) == 64, "as in the table");
 _Static_assert(offsetof(struct disk_header, parent) == 96, "as in the table");
 _Static_assert(offsetof(struct disk_header, tenant) == 128, "as in the table");
 _Static_assert(offsetof(struct disk_header, tokens) == 136, "as in the table");
+_Static_assert(offsetof(struct disk_header, label) == 200 && BLOCK_LABEL == 64,
+               "as in the table");
 _Static_assert(offsetof(struct disk_header, payload_sum) == 4080, "as in the table");
 _Static_assert(offsetof(struct disk_header, sum) == 4088, "as in the table");
 
@@ -92,8 +100,10 @@ void disk_super_make(struct disk_super *out, uint64_t block_bytes);
 enum disk_verdict disk_super_read(const struct disk_super *s, uint64_t block_bytes);
 
 void disk_header_make(struct disk_header *out, const struct block_meta *meta,
-                      const struct crypto_hash *fingerprint, uint64_t sequence,
-                      const void *block, uint64_t block_bytes);
+                      const char *label, const struct crypto_hash *fingerprint,
+                      uint64_t sequence, const void *block, uint64_t block_bytes);
+/* The label of a header that is ours; "" for none. */
+void disk_header_label(const struct disk_header *h, char out[BLOCK_LABEL]);
 /* Fills *meta and *sequence where the header is ours. */
 enum disk_verdict disk_header_read(const struct disk_header *h,
                                    const struct crypto_hash *fingerprint,

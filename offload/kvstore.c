@@ -108,12 +108,14 @@ static void find_sleepers(struct kvstore *kv)
 {
     const struct slots *s = kv->level[KV_SSD].slots;
     if (!s) return;
+    char(*labels)[BLOCK_LABEL] = kv->o.ssd->labels;
     for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
          i = slots_at(s, i)->newer) {
         const struct slot *x = slots_at(s, i);
         bool leaf = slots_child(s, &x->meta.id, SLOT_NONE) == SLOT_NONE;
-        if (leaf) kv_record_leaf(kv, &x->meta);
+        if (leaf) kv_record_leaf(kv, &x->meta, labels ? labels[i] : "");
     }
+    tier_drop_labels(kv->o.ssd);
 }
 
 int kvstore_open(struct kvstore **out, const struct kvstore_options *o, struct err *err)
@@ -172,13 +174,18 @@ void kvstore_close(struct kvstore *kv)
     free(kv);
 }
 
+size_t kvstore_note_bytes(uint32_t blocks)
+{
+    return blocks * sizeof(struct kv_note);
+}
+
 size_t kvstore_bytes(const struct kvstore_options *o)
 {
-    size_t pages = o->pages.capacity, notes = pages;
-    if (o->ram) notes += slots_capacity(o->ram->slots);
-    if (o->ssd) notes += slots_capacity(o->ssd->slots);
-    return sizeof(struct kvstore) + slots_bytes(o->pages.capacity) +
-           notes * sizeof(struct kv_note) + o->max_wakes * sizeof(struct kv_wake) +
+    size_t pages = o->pages.capacity, notes = kvstore_note_bytes(o->pages.capacity);
+    if (o->ram) notes += kvstore_note_bytes(slots_capacity(o->ram->slots));
+    if (o->ssd) notes += kvstore_note_bytes(slots_capacity(o->ssd->slots));
+    return sizeof(struct kvstore) + slots_bytes(o->pages.capacity) + notes +
+           o->max_wakes * sizeof(struct kv_wake) +
            (size_t)n_nodes(o) * sizeof(struct kv_node) +
            ((size_t)o->policy.max_loads + o->policy.max_stores) *
                sizeof(struct kv_transfer) +
@@ -249,6 +256,7 @@ static void reap_all(struct kvstore *kv, uint64_t now)
     if (kv->o.ram) reap(kv, kv->o.ram, now);
     if (kv->o.ssd) reap(kv, kv->o.ssd, now);
     submit_again(kv, now);
+    kv->reaped = now;
 }
 
 void kvstore_step(struct kvstore *kv, uint64_t now)
@@ -268,7 +276,9 @@ uint64_t kvstore_next(const struct kvstore *kv, uint64_t now)
 {
     bool waiting = kv->waiting[KV_RAM] || kv->waiting[KV_SSD];
     if (waiting && kv->n_loads == 0) return now;
+    if (kv->o.ssd && kv->o.ssd->to_wipe) return now;
     uint64_t next = kv_min(kv->free_at, kv_stores_next(kv, now));
+    if (kv->short_since && kv->short_until > now) next = kv_min(next, kv->short_until);
     for (uint32_t i = kv->oldest_wake; i != KV_NONE; i = kv->wakes[i].newer)
         if (kv->wakes[i].state == WAKE_WAITING)
             next = kv_min(next, kv->wakes[i].deadline);
@@ -284,6 +294,11 @@ bool kvstore_drain(struct kvstore *kv, uint64_t now)
     kv->draining = false;
     return kv->level[KV_DEVICE].to_copy.n == 0 && kv->level[KV_RAM].to_copy.n == 0 &&
            kv->n_stores == 0;
+}
+
+uint32_t kvstore_unsaved(const struct kvstore *kv)
+{
+    return kv->level[KV_DEVICE].to_copy.n + kv->level[KV_RAM].to_copy.n + kv->n_stores;
 }
 
 bool kvstore_settle(struct kvstore *kv, uint64_t now)

@@ -23,7 +23,7 @@
 #include "offload/policy.h"
 #include "offload/tier.h"
 
-#define KVSTORE_CONVERSATION 64  // bytes of a conversation's name, with its NUL
+#define KVSTORE_CONVERSATION BLOCK_LABEL  // bytes of its name, with its NUL
 
 /* G1: pages by number, reference-counted.  The store holds one reference for each page
  * that it has a name for; a page whose only reference is the store's is idle. */
@@ -55,6 +55,7 @@ NODISCARD int kvstore_open(struct kvstore **out, const struct kvstore_options *o
                            struct err *err);
 void kvstore_close(struct kvstore *kv);  // NULL is fine; nothing may be in flight
 size_t kvstore_bytes(const struct kvstore_options *o);
+size_t kvstore_note_bytes(uint32_t blocks);  // of these, for a tier of so many
 
 enum kv_source { KV_DEVICE, KV_RAM, KV_SSD, KV_SOURCES };
 
@@ -73,8 +74,10 @@ struct kv_prompt {
 struct kv_found {
     uint32_t blocks;
     uint32_t by[KV_SOURCES];
-    uint32_t
-        active;  // of these, those whose pages somebody uses or waits for right now
+    /* Of these, pages of G1 that room for others cannot be made of: not now, as somebody
+     * uses them or waits for them, they are on their way down, or held; not without a
+     * loss, as they are still to be copied down. */
+    uint32_t busy, unsaved;
 };
 void kvstore_match(const struct kvstore *kv, const struct kv_prompt *p,
                    struct kv_found *out);
@@ -124,10 +127,23 @@ bool kvstore_seal(struct kvstore *kv, uint32_t block, const struct block_meta *m
  * caller drops its references afterwards. */
 void kvstore_idle(struct kvstore *kv, const struct kv_prompt *p, uint64_t now);
 
-/* Free idle pages until `n` are free; how many are.  Clean ones first, in order. */
+/* Free idle pages until `n` are free, whatever it costs; how many are.  In order those that
+ * have copies or never get any, those that came up just now, those still to be copied. */
 uint32_t kvstore_make_room(struct kvstore *kv, uint32_t n, uint64_t now);
-/* Free pages and idle ones: an estimate in constant time, which counts held ones too. */
+/* Free pages and idle ones, held ones and those on their way down among them: an estimate in
+ * constant time. */
 uint32_t kvstore_available(const struct kvstore *kv);
+/* Can n pages be had without losing what is still to be copied down?  Those of `mine`, what
+ * kvstore_match() found for who asks, are counted as his.  In constant time. */
+bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *mine,
+                      uint64_t now);
+/* The same for one who waits.  LATER: he is to ask again after a step, by when more has been
+ * copied.  NOW also where waiting has taken policy.room_wait, or as long as it would take to
+ * compute again what is going to be lost.  Who goes on takes his pages before anybody else
+ * asks. */
+enum kv_when { KV_NEVER, KV_LATER, KV_NOW };  // NEVER: unless others end
+enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
+                               const struct kv_found *mine, uint64_t now);
 
 /* Reap, start loads that wait, copy down, free by the watermarks.  Bounded work. */
 void kvstore_step(struct kvstore *kv, uint64_t now);
@@ -135,6 +151,8 @@ void kvstore_step(struct kvstore *kv, uint64_t now);
 uint64_t kvstore_next(const struct kvstore *kv, uint64_t now);
 /* Copy everything down as if it had been quiet for long; true when all of it is. */
 bool kvstore_drain(struct kvstore *kv, uint64_t now);
+/* Blocks that are to be copied down and have not been. */
+uint32_t kvstore_unsaved(const struct kvstore *kv);
 /* Before close: take back what is in flight and start nothing; true when nothing is left. */
 bool kvstore_settle(struct kvstore *kv, uint64_t now);
 bool kvstore_in_flight(const struct kvstore *kv);
@@ -178,6 +196,7 @@ struct kvstore_counters {
     uint64_t evicted[KV_SOURCES];                                    // blocks freed
     uint64_t lost;                     // of these, the last copy
     uint64_t quota_bites[KV_SOURCES];  // blocks refused or freed for a quota
+    uint64_t kept[KV_SOURCES];  // blocks refused for one of just now: policy.keep_for
     uint64_t load_failed, store_failed, deadline_passed, budget_refused,
         second_touch_refused;
 };

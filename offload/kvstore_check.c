@@ -4,14 +4,16 @@
 static bool list_holds(const struct kv_level *level, const struct kv_list *list,
                        enum slot_state state, bool listed)
 {
-    uint32_t n = 0, last = KV_NONE;
+    uint32_t n = 0, unsaved = 0, last = KV_NONE;
     for (uint32_t i = list->head; i != KV_NONE; last = i, i = level->notes[i].next) {
         if (slots_at(level->slots, i)->state != state) return false;
         if (level->notes[i].listed != listed || level->notes[i].prev != last)
             return false;
+        unsaved += level->notes[i].unsaved;
         if (++n > list->n) return false;
     }
-    return n == list->n && last == list->tail;
+    return n == list->n && last == list->tail &&
+           unsaved == (listed ? level->unsaved : 0);
 }
 
 /* In how many loads, or in how many stores, a page is. */
@@ -53,19 +55,20 @@ static bool pages_hold(const struct kvstore *kv)
 
 static bool transfers_hold(const struct kvstore *kv)
 {
-    uint32_t loads = 0, stores = 0, in_tier[KV_SOURCES] = {0};
+    uint32_t loads = 0, stores = 0, saving = 0, in_tier[KV_SOURCES] = {0};
     for (uint32_t i = 0; i < kv->policy.max_loads + kv->policy.max_stores; i++) {
         const struct kv_transfer *t = &kv->transfers[i];
         if (t->job == KV_FREE) continue;
         if ((t->job == KV_LOAD) != (i < kv->policy.max_loads)) return false;
         *(t->job == KV_LOAD ? &loads : &stores) += 1;
+        saving += t->job == KV_STORE;
         if (!t->retry) in_tier[t->level]++;
     }
     for (int l = KV_RAM; l < KV_SOURCES; l++) {
         const struct tier *t = kv->level[l].tier;
         if (t && t->in_flight != in_tier[l]) return false;
     }
-    return loads == kv->n_loads && stores == kv->n_stores;
+    return loads == kv->n_loads && stores == kv->n_stores && saving == kv->n_saving;
 }
 
 static bool wakes_hold(const struct kvstore *kv)

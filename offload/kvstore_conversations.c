@@ -78,11 +78,16 @@ static void describe(const struct kvstore *kv, uint32_t r, struct kv_conversatio
         .held_until = x->held_until,
     };
     memcpy(out->name, x->name, sizeof out->name);
-    for (const struct block_meta *m = last_of(kv, r); m; m = kv_parent(kv, m))
+    bool filling = false;
+    const struct slots *g1 = kv->level[KV_DEVICE].slots;
+    for (const struct block_meta *m = last_of(kv, r); m; m = kv_parent(kv, m)) {
         for (int l = 0; l < KV_SOURCES; l++)
             out->blocks[l] += kv_match(kv, (enum kv_source)l, m) != SLOT_NONE;
+        uint32_t page = slots_find(g1, &m->id);
+        filling |= page != SLOT_NONE && slots_at(g1, page)->state == SLOT_FILLING;
+    }
 
-    if (kv_waking(kv, r)) {
+    if (kv_waking(kv, r) || (filling && !x->running)) {
         out->state = KV_WAKING;
     } else if (x->running) {
         out->state = KV_ACTIVE;
@@ -143,6 +148,7 @@ static void set_hold(struct kvstore *kv, uint32_t r, uint64_t until)
         }
     }
     x->held_until = until;
+    kv->n_held = 0;  // to be counted anew
     kv_quiet_at(kv, 0);
 }
 

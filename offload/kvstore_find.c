@@ -62,6 +62,18 @@ static enum kv_source find_one(const struct kvstore *kv, const struct block_meta
     return l;
 }
 
+static void count_page(const struct kvstore *kv, uint32_t page, struct kv_found *out)
+{
+    if (page == SLOT_NONE) return;
+    const struct kv_note *note = &kv->level[KV_DEVICE].notes[page];
+    bool filling = kv_slot(kv, KV_DEVICE, page)->state == SLOT_FILLING;
+    bool held = kv->n_held > 0 && note->held_until >= kv->held_until;
+    if (filling || note->moving || held || kv_active(kv, page))
+        out->busy++;
+    else
+        out->unsaved += note->unsaved;
+}
+
 uint32_t kv_find(const struct kvstore *kv, const struct kv_prompt *p, uint32_t cap,
                  uint8_t *where, struct kv_found *out)
 {
@@ -71,8 +83,7 @@ uint32_t kv_find(const struct kvstore *kv, const struct kv_prompt *p, uint32_t c
         uint8_t unused;
         enum kv_source l = find_one(kv, &p->meta[i], where ? &where[i] : &unused);
         if (l == KV_SOURCES) break;
-        uint32_t page = slots_find(kv->level[KV_DEVICE].slots, &p->meta[i].id);
-        out->active += page != SLOT_NONE && kv_active(kv, page);
+        count_page(kv, slots_find(kv->level[KV_DEVICE].slots, &p->meta[i].id), out);
         out->by[l]++;
         out->blocks++;
     }

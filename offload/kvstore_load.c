@@ -180,8 +180,14 @@ void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     }
     uint32_t page = t->page;
     enum cost_tier tier = t->level == KV_RAM ? COST_RAM : COST_SSD;
-    cost_observe_load(kv->o.cost, tier, kv->block_bytes, t->ahead,
-                      now > t->asked ? now - t->asked : 0);
+    const struct cost_load took = {
+        .tier = tier,
+        .bytes = kv->block_bytes,
+        .ahead = t->ahead,
+        .least = kv->reaped > t->asked ? kv->reaped - t->asked : 0,
+        .most = now > t->asked ? now - t->asked : 0,
+    };
+    cost_observe_load(kv->o.cost, &took, now);
     kv->count.promoted_bytes[t->level] += kv->block_bytes;
     slots_commit(kv->level[KV_DEVICE].slots, page);
     kv->n_filling--;

@@ -229,9 +229,23 @@ uint32_t kv_record_of(struct kvstore *kv, const struct kv_prompt *p, bool may_ma
     return make_derived(kv, &p->meta[p->n_meta - 1]);
 }
 
-void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf)
+void kv_record_label(const struct kvstore *kv, const struct block_meta *meta,
+                     char out[KVSTORE_CONVERSATION])
 {
-    uint32_t i = make_derived(kv, leaf);
+    uint32_t i = kv_record_with_last(kv, meta);
+    if (i == KV_NONE)
+        out[0] = 0;
+    else
+        memcpy(out, kv->records->at[i].name, KVSTORE_CONVERSATION);
+}
+
+void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf, const char *name)
+{
+    uint32_t i = name[0] ? kv_record_named(kv, leaf->tenant, name) : KV_NONE;
+    if (i != KV_NONE)
+        kv_record_touch(kv, i, 0);
+    else
+        i = name[0] ? make(kv, leaf->tenant, name) : make_derived(kv, leaf);
     if (i == KV_NONE) return;
     kv_record_set_last(kv, i, &leaf->id, leaf->depth + 1);
     kv_record_set_anchor(kv, i, &leaf->id);

@@ -87,14 +87,14 @@ static bool resting(const struct slot *s)
 
 // ---- G1: somebody needs pages -------------------------------------------------------------
 
-enum sweep { CLEAN, UNSAVED, RECENT };
+enum sweep { SAVED, RECENT, UNSAVED };
 
 static bool may_go(const struct kvstore *kv, uint32_t page, enum sweep sweep,
                    uint64_t now)
 {
     struct policy_block b = describe(kv, KV_DEVICE, page, now);
-    if (sweep == CLEAN && pending(kv, KV_DEVICE, page, now)) return false;
-    return policy_may_free(&kv->policy, &b, now, true, sweep == RECENT);
+    if (sweep < UNSAVED && pending(kv, KV_DEVICE, page, now)) return false;
+    return policy_may_free(&kv->policy, &b, now, true, sweep >= RECENT);
 }
 
 /* Pages that are in use are newest by that; so no walk meets them twice. */
@@ -124,22 +124,114 @@ static bool sweep_pages(struct kvstore *kv, enum sweep sweep, uint32_t n, uint64
     return more;
 }
 
-uint32_t kvstore_make_room(struct kvstore *kv, uint32_t n, uint64_t now)
+static uint32_t make_room(struct kvstore *kv, uint32_t n, enum sweep most, uint64_t now)
 {
     const struct kv_pages *p = &kv->pages;
     bool more = p->free(p->arg) < n;
-    for (int sweep = CLEAN; more && sweep <= RECENT; sweep++)
+    for (int sweep = SAVED; more && sweep <= (int)most; sweep++)
         more = sweep_pages(kv, (enum sweep)sweep, n, now);
-    if (p->free(p->arg) < n) kv->room_wanted = true;
     return p->free(p->arg);
+}
+
+uint32_t kv_make_room_saved(struct kvstore *kv, uint32_t n, uint64_t now)
+{
+    uint32_t there = make_room(kv, n, RECENT, now);
+    if (there < n) kv->room_wanted = true;
+    return there;
+}
+
+/* What is left of the idle pages is held, then. */
+static void count_held(struct kvstore *kv, uint64_t now)
+{
+    const struct slots *s = kv->level[KV_DEVICE].slots;
+    kv->n_held = 0;
+    kv->held_until = UINT64_MAX;
+    for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
+         i = slots_at(s, i)->newer) {
+        if (kv_active(kv, i) || !held(kv, KV_DEVICE, i, now)) continue;
+        kv->n_held++;
+        kv->held_until = kv_min(kv->held_until, kv_note(kv, KV_DEVICE, i)->held_until);
+    }
+}
+
+uint32_t kvstore_make_room(struct kvstore *kv, uint32_t n, uint64_t now)
+{
+    uint32_t there = make_room(kv, n, UNSAVED, now);
+    if (there >= n) return there;
+    kv->room_wanted = true;
+    count_held(kv, now);
+    return there;
+}
+
+// ---- G1: is there room? -------------------------------------------------------------------
+
+static uint32_t less(uint32_t a, uint64_t b)
+{
+    return a > b ? a - (uint32_t)b : 0;
 }
 
 uint32_t kvstore_available(const struct kvstore *kv)
 {
     const struct kv_pages *p = &kv->pages;
-    uint32_t named = slots_used(kv->level[KV_DEVICE].slots);
-    uint32_t busy = p->shared(p->arg) + kv->n_filling;
-    return p->free(p->arg) + (named > busy ? named - busy : 0);
+    uint64_t busy = (uint64_t)p->shared(p->arg) + kv->n_filling;
+    return p->free(p->arg) + less(slots_used(kv->level[KV_DEVICE].slots), busy);
+}
+
+/* Free pages, and those that could be freed at some price. */
+static uint32_t room_at_all(const struct kvstore *kv, uint64_t now)
+{
+    uint32_t stays = kv->n_saving + (now < kv->held_until ? kv->n_held : 0);
+    return less(kvstore_available(kv), stays);
+}
+
+/* Of these, the ones that would be lost though they can be saved. */
+static uint32_t unsaved_pages(const struct kvstore *kv, uint64_t now)
+{
+    enum kv_source to = kv_next_level(kv, KV_DEVICE);
+    bool saved = to != KV_SOURCES && kv_tier_takes(kv, to, now);
+    return saved ? kv->level[KV_DEVICE].unsaved : 0;
+}
+
+static const struct kv_found nothing;
+
+static uint64_t room_without_loss(const struct kvstore *kv, const struct kv_found *mine,
+                                  uint64_t now)
+{
+    uint32_t n = less(room_at_all(kv, now), unsaved_pages(kv, now));
+    return (uint64_t)n + mine->busy + mine->unsaved;
+}
+
+bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *mine,
+                      uint64_t now)
+{
+    if (n > room_without_loss(kv, mine, now)) return false;
+    kv->short_since = 0;
+    return true;
+}
+
+/* It does not pay to wait longer for blocks than it takes to compute them. */
+static uint64_t patience(const struct kvstore *kv, uint64_t blocks)
+{
+    uint64_t tokens = blocks * kv->o.block_tokens;
+    double ns = cost_prefill_ns(kv->o.cost, 0,
+                                tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX);
+    if (ns < (double)KV_ROOM_LEAST) ns = (double)KV_ROOM_LEAST;
+    return ns < (double)kv->policy.room_wait ? (uint64_t)ns : kv->policy.room_wait;
+}
+
+enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
+                               const struct kv_found *mine, uint64_t now)
+{
+    if (kvstore_has_room(kv, n, mine, now)) return KV_NOW;
+    kv->room_wanted = true;
+    if (n > (uint64_t)room_at_all(kv, now) + mine->busy) return KV_NEVER;
+
+    if (kv->short_since == 0 || now - kv->short_asked > KV_ROOM_ASKED)
+        kv->short_since = now;
+    kv->short_asked = now;
+    uint64_t lost = n - room_without_loss(kv, mine, now);
+    kv->short_until = kv->short_since + patience(kv, lost);
+    return now >= kv->short_until ? KV_NOW : KV_LATER;
 }
 
 // ---- G1: quiet for long -----------------------------------------------------------------------
@@ -206,9 +298,13 @@ static uint32_t excess(const struct kvstore *kv, enum kv_source l)
     return policy_excess(&kv->policy, used(kv, l), capacity);
 }
 
-bool kv_pressed(const struct kvstore *kv, enum kv_source l)
+bool kv_scarce(const struct kvstore *kv, enum kv_source l, uint64_t now)
 {
-    return excess(kv, l) > 0;
+    uint32_t capacity = slots_capacity(kv->level[l].slots);
+    uint32_t stays = kv->level[l].unsaved;
+    if (l == KV_DEVICE)
+        stays = less(capacity, room_without_loss(kv, &nothing, now) + kv->n_saving);
+    return stays > kv->policy.low * capacity;
 }
 
 /* Only what a lower level has as well: nothing is lost before somebody needs its room. */
@@ -265,6 +361,11 @@ static int displace(struct kvstore *kv, enum kv_source l, const uint64_t *tenant
         if (pending(kv, l, i, now)) {
             kv->ram_pressed = true;
             return -EAGAIN;
+        }
+        struct policy_block b = describe(kv, l, i, now);
+        if (!policy_may_displace(&kv->policy, &b, now)) {
+            kv->count.kept[l]++;
+            return -ENOSPC;
         }
         kv_evict(kv, l, i);
         return 0;

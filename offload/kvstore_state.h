@@ -18,7 +18,8 @@
  *   1. a named page has the store's reference, a FILLING one is in exactly one queue of
  *      loads or in exactly one transfer;
  *   2. a page is pinned by exactly the transfers that read it;
- *   3. what is listed to be copied is READY, once, and the lists are whole;
+ *   3. what is listed to be copied is READY, once, the lists are whole, and what they hold
+ *      unsaved is counted;
  *   4. every transfer that a tier has is one of ours;
  *   5. every place of a waiting wake is in its chain or free;
  *   6. a record is found by its name, its last block and its anchor, and is on the LRU list.
@@ -35,10 +36,14 @@
 #include <assert.h>
 #include <string.h>
 
-#define KV_NONE           UINT32_MAX
-#define KV_LOOKS          64  // blocks looked at in one step by each walk along an LRU list
-#define KV_TRIES          3  // stores of one block that fail before it is left where it is
-#define KV_SHED_REST      UINT64_C(50000000)  // ns
+#define KV_NONE      UINT32_MAX
+#define KV_LOOKS     64  // blocks looked at in one step by each walk along an LRU list
+#define KV_TRIES     3   // stores of one block that fail before it is left where it is
+#define KV_SHED_REST UINT64_C(50000000)  // ns
+#define KV_ROOM_LEAST                                                                  \
+    UINT64_C(50000000)  // ns: policy.room_wait cut to no less than this
+#define KV_ROOM_ASKED                                                                  \
+    UINT64_C(1000000000)     // ns: nobody asked for that long: nobody waits
 #define KV_DISPLACE_TRIES 8  // held blocks passed over before a tier counts as full
 
 struct kv_note {  // of the block in slot i of a level
@@ -48,6 +53,7 @@ struct kv_note {  // of the block in slot i of a level
     uint8_t source;       // of a FILLING or promoted page: where from
     uint8_t tries;        // stores of it that failed
     bool listed;          // to be copied down
+    bool unsaved;         // listed, and no level below had it then
     bool moving;          // being copied down
     bool leaving;         // a page to be freed as soon as it is copied
 };
@@ -61,6 +67,7 @@ struct kv_level {
     struct tier *tier;    // NULL: G1
     struct kv_note *notes;
     struct kv_list to_copy;  // quiet longest first; of a conversation prefix first
+    uint32_t unsaved;        // of these
     uint32_t excess;         // to be freed until it is at its low watermark
     uint32_t shed_at;        // where the walk of that goes on
     uint64_t shed_rest;      // until then, after a walk that found too little
@@ -150,6 +157,7 @@ struct kvstore {
     struct kv_transfer *transfers;  // (max_loads), then (max_stores)
     uint32_t free_load, free_store;
     uint32_t n_loads, n_stores;  // in flight
+    uint32_t n_saving;           // of the stores, those of pages
 
     struct kv_wake *wakes;  // (max_wakes)
     uint32_t free_wake, oldest_wake, newest_wake;
@@ -158,14 +166,20 @@ struct kvstore {
     uint32_t waiting[KV_SOURCES];  // loads that have not begun, by source
     uint32_t n_filling;
 
+    uint64_t reaped;  // when the tiers were looked at last
+
     struct kv_records *records;
     struct policy_budget budget;
     bool draining;
     bool ram_pressed;  // somebody could not be stored in RAM for want of saved blocks
-    bool room_wanted;  // make_room found too little
-    uint64_t quiet_used;    // of that one, to see whether it has moved
-    uint32_t quiet_at;      // where the walk for quiet pages goes on
-    uint64_t free_at;       // when it has something to do
+    bool room_wanted;  // somebody waits for what is to be copied first
+    uint64_t short_since, short_asked;  // since when, and the last time; 0: nobody
+    uint64_t short_until;               // then it is dropped
+    uint32_t n_held;                    // idle pages that make_room found held,
+    uint64_t held_until;                // until then
+    uint64_t quiet_used;                // of that one, to see whether it has moved
+    uint32_t quiet_at;                  // where the walk for quiet pages goes on
+    uint64_t free_at;                   // when it has something to do
     uint64_t passed_until;  // of those it passed over, the first to be let go
     struct kvstore_counters count;
 
@@ -263,7 +277,11 @@ void kv_transfer_give(struct kvstore *kv, struct kv_transfer *t);
 /* ---- kvstore_room.c ---- */
 
 bool kv_tier_takes(const struct kvstore *kv, enum kv_source l, uint64_t now);
-bool kv_pressed(const struct kvstore *kv, enum kv_source l);  // above its high mark
+/* So much of the level is in use or without a copy that it could not be freed down to the
+ * low mark. */
+bool kv_scarce(const struct kvstore *kv, enum kv_source l, uint64_t now);
+/* As kvstore_make_room(), of what has copies or never gets any. */
+uint32_t kv_make_room_saved(struct kvstore *kv, uint32_t n, uint64_t now);
 bool kv_active(const struct kvstore *kv, uint32_t page);
 /* Free a READY, unpinned block of a level; counted as an eviction. */
 void kv_evict(struct kvstore *kv, enum kv_source l, uint32_t i);
@@ -290,8 +308,13 @@ uint32_t kv_record_named(const struct kvstore *kv, uint64_t tenant, const char *
  * of this one; made where there is none and it can be.  KV_NONE. */
 uint32_t kv_record_of(struct kvstore *kv, const struct kv_prompt *p, bool make);
 uint32_t kv_record_with_last(const struct kvstore *kv, const struct block_meta *meta);
-/* One named after a block that nothing follows, for a restart. */
-void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf);
+/* Of a block that nothing follows, for a restart: with the name that it was stored with, which
+ * the latest one keeps, or one derived from it. */
+void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf,
+                    const char *name);
+/* The name of the conversation that ends with the block; "". */
+void kv_record_label(const struct kvstore *kv, const struct block_meta *meta,
+                     char out[KVSTORE_CONVERSATION]);
 void kv_record_touch(struct kvstore *kv, uint32_t r, uint64_t now);
 /* NULL: it has no blocks any more. */
 void kv_record_set_last(struct kvstore *kv, uint32_t r, const struct block_id *last,

@@ -40,7 +40,8 @@ void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i)
     struct kv_note *note = kv_note(kv, l, i);
     if (!note->listed) return;
     kv_list_remove(&kv->level[l].to_copy, kv->level[l].notes, i);
-    note->listed = false;
+    kv->level[l].unsaved -= note->unsaved;
+    note->listed = note->unsaved = false;
 }
 
 void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t)
@@ -48,18 +49,26 @@ void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t)
     kv_unlist(kv, t->level, t->io.slot);
 }
 
+static void mark_listed(struct kvstore *kv, enum kv_source l, uint32_t i)
+{
+    struct kv_note *note = kv_note(kv, l, i);
+    note->listed = true;
+    note->unsaved = !kv_below(kv, l, kv_meta_at(kv, l, i));
+    kv->level[l].unsaved += note->unsaved;
+}
+
 void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i)
 {
     kv_unlist(kv, l, i);
     kv_list_append(&kv->level[l].to_copy, kv->level[l].notes, i);
-    kv_note(kv, l, i)->listed = true;
+    mark_listed(kv, l, i);
 }
 
 void kv_list_urgent(struct kvstore *kv, uint32_t page)
 {
     kv_unlist(kv, KV_DEVICE, page);
     kv_list_prepend(&kv->level[KV_DEVICE].to_copy, kv->level[KV_DEVICE].notes, page);
-    kv_note(kv, KV_DEVICE, page)->listed = true;
+    mark_listed(kv, KV_DEVICE, page);
     kv_note(kv, KV_DEVICE, page)->leaving = true;
 }
 
@@ -69,6 +78,7 @@ struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job)
     struct kv_transfer *t = &kv->transfers[*head];
     *head = t->next_free;
     *(job == KV_LOAD ? &kv->n_loads : &kv->n_stores) += 1;
+    kv->n_saving += job == KV_STORE;
     *t = (struct kv_transfer){.job = job, .staging = t->staging};
     return t;
 }
@@ -76,6 +86,7 @@ struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job)
 void kv_transfer_give(struct kvstore *kv, struct kv_transfer *t)
 {
     bool load = t->job == KV_LOAD;
+    kv->n_saving -= t->job == KV_STORE;
     uint32_t *head = load ? &kv->free_load : &kv->free_store;
     t->job = KV_FREE;
     t->next_free = *head;
@@ -162,9 +173,9 @@ static enum outcome submit(struct kvstore *kv, struct kv_transfer *t,
 }
 
 /* Blocks of the level are to go down without waiting for quiet. */
-static bool hurried(const struct kvstore *kv, enum kv_source l)
+static bool hurried(const struct kvstore *kv, enum kv_source l, uint64_t now)
 {
-    return kv->draining || kv_pressed(kv, l) ||
+    return kv->draining || kv_scarce(kv, l, now) ||
            (l == KV_DEVICE ? kv->room_wanted : kv->ram_pressed);
 }
 
@@ -173,7 +184,7 @@ static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
     enum kv_source to = kv_next_level(kv, KV_DEVICE);
     struct policy_block b = describe(kv, KV_DEVICE, page, to);
     struct kv_note *note = kv_note(kv, KV_DEVICE, page);
-    bool pressure = note->leaving || hurried(kv, KV_DEVICE);
+    bool pressure = note->leaving || hurried(kv, KV_DEVICE, now);
     if (b.active || b.lower) return refused(kv, KV_DEVICE, page);
     if (!policy_may_copy(&kv->policy, &b, now, pressure)) return STOP;
     if (to == KV_SSD && second_touch_refuses(kv, &b))
@@ -187,6 +198,7 @@ static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
     t->io.meta = kv_slot(kv, KV_DEVICE, page)->meta;
     t->io.dir = TIER_STORE;
     t->io.buf = kv->pages.address(kv->pages.arg, page);
+    kv_record_label(kv, &t->io.meta, t->io.label);
     o = submit(kv, t, KV_DEVICE, page, now);
     if (o == GOES) slots_pin(kv->level[KV_DEVICE].slots, page);
     return o;
@@ -197,7 +209,7 @@ static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
 static enum outcome lift_block(struct kvstore *kv, uint32_t i, uint64_t now)
 {
     struct policy_block b = describe(kv, KV_RAM, i, KV_SSD);
-    bool pressure = hurried(kv, KV_RAM);
+    bool pressure = hurried(kv, KV_RAM, now);
     if (b.lower) return refused(kv, KV_RAM, i);
     if (second_touch_refuses(kv, &b)) return refused(kv, KV_RAM, i);
     if (!policy_may_copy_to_ssd(&kv->policy, &b, now, pressure)) return STOP;
@@ -243,6 +255,7 @@ void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     t->level = KV_SSD;
     t->io.dir = TIER_STORE;
     t->io.buf = t->staging;
+    kv_record_label(kv, &t->io.meta, t->io.label);
     int rc = kv_transfer_submit(kv, t, now);
     uint32_t i;
     const struct kv_note *note = ram_note(kv, t, &i);
@@ -296,7 +309,7 @@ static uint64_t next_of(const struct kvstore *kv, enum kv_source l, uint64_t now
     if (list->n == 0 || to == KV_SOURCES || !may_store(kv)) return UINT64_MAX;
     if (!kv_tier_takes(kv, to, now)) return kv->level[to].tier->health.retry_at;
     const struct kv_note *note = &kv->level[l].notes[list->head];
-    return note->leaving || hurried(kv, l) ? now : note->last_used + after;
+    return note->leaving || hurried(kv, l, now) ? now : note->last_used + after;
 }
 
 uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now)

@@ -95,7 +95,7 @@ static uint64_t queued_bytes(const struct kvstore *kv, enum kv_source l)
 }
 
 static void decide(struct kvstore *kv, const struct kv_prompt *p, bool prefetch,
-                   struct plan *plan, struct kv_wake_report *report)
+                   uint64_t now, struct plan *plan, struct kv_wake_report *report)
 {
     static const uint8_t cost_tier[] = {COST_TIERS, COST_RAM, COST_SSD, COST_TIERS};
     uint32_t n = plan->found.blocks;
@@ -111,6 +111,7 @@ static void decide(struct kvstore *kv, const struct kv_prompt *p, bool prefetch,
         .prompt = p->n_tokens,
         .queued = {queued_bytes(kv, KV_RAM), queued_bytes(kv, KV_SSD)},
         .compute_price = p->compute_price,
+        .now = now,
     };
     struct cost_answer a;
     cost_decide(kv->o.cost, &q, &a);
@@ -152,11 +153,14 @@ static void touch_found(struct kvstore *kv, const struct kv_prompt *p, uint32_t 
     }
 }
 
-static uint32_t take_page(struct kvstore *kv, uint64_t now)
+/* Nothing is lost for what nobody has asked for yet. */
+static uint32_t take_page(struct kvstore *kv, bool prefetch, uint64_t now)
 {
     uint32_t page = kv->pages.take(kv->pages.arg);
-    if (page != UINT32_MAX || kvstore_make_room(kv, 1, now) == 0) return page;
-    return kv->pages.take(kv->pages.arg);
+    if (page != UINT32_MAX) return page;
+    uint32_t n =
+        prefetch ? kv_make_room_saved(kv, 1, now) : kvstore_make_room(kv, 1, now);
+    return n ? kv->pages.take(kv->pages.arg) : UINT32_MAX;
 }
 
 static void unref(struct kvstore *kv, uint32_t page)
@@ -167,7 +171,7 @@ static void unref(struct kvstore *kv, uint32_t page)
 /* Take references on what is in G1, then pages for what is missing.  Where there is no
  * room the prefix ends.  Returns the wake, or KV_NONE. */
 static uint32_t gather(struct kvstore *kv, const struct kv_prompt *p, struct plan *plan,
-                       uint64_t now, uint32_t *blocks)
+                       bool prefetch, uint64_t now, uint32_t *blocks)
 {
     uint32_t wake = KV_NONE;
     plan->take = plan->wanted;
@@ -192,7 +196,7 @@ static uint32_t gather(struct kvstore *kv, const struct kv_prompt *p, struct pla
         // Two names that collide may lie in two tiers; only one can come up.
         bool taken =
             slots_find(kv->level[KV_DEVICE].slots, &p->meta[i].id) != SLOT_NONE;
-        uint32_t page = taken ? UINT32_MAX : take_page(kv, now);
+        uint32_t page = taken ? UINT32_MAX : take_page(kv, prefetch, now);
         if (page == UINT32_MAX) {
             for (uint32_t k = i; k < plan->take; k++)
                 if (kv->where[k] == KV_DEVICE || kv->where[k] == KV_SOURCES)
@@ -260,9 +264,9 @@ uint32_t kvstore_wake(struct kvstore *kv, const struct kv_prompt *p, uint64_t no
     if (cap > kv->pages.capacity) cap = kv->pages.capacity;
     kv_find(kv, p, cap, kv->where, &plan.found);
     touch_found(kv, p, plan.found.blocks, now);
-    decide(kv, p, false, &plan, report);
+    decide(kv, p, false, now, &plan, report);
 
-    *wake = gather(kv, p, &plan, now, blocks);
+    *wake = gather(kv, p, &plan, false, now, blocks);
     plan_report(p, &plan, now, report);
     if (*wake == KV_NONE) {
         report->ready = now;
@@ -339,9 +343,9 @@ void kv_prefetch(struct kvstore *kv, const struct kv_prompt *p, uint32_t record,
     uint32_t *blocks = kv->blocks;
     kv_find(kv, p, kv->pages.capacity, kv->where, &plan.found);
     touch_found(kv, p, plan.found.blocks, now);
-    decide(kv, p, true, &plan, &report);
+    decide(kv, p, true, now, &plan, &report);
 
-    uint32_t wake = gather(kv, p, &plan, now, blocks);
+    uint32_t wake = gather(kv, p, &plan, true, now, blocks);
     for (uint32_t i = 0; i < plan.take; i++) unref(kv, blocks[i]);
     if (wake == KV_NONE) {
         kv_record_release(kv, record);

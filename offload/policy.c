@@ -10,17 +10,21 @@ void policy_defaults(struct policy *p)
         .idle_after = 60 * SECOND,
         .ssd_after = 30 * SECOND,
         .residency = 10 * SECOND,
+        .keep_for = 120 * SECOND,  // half of those who return have done so by then
         .high = 0.90,
         .low = 0.80,
         .max_loads = 32,
         .max_stores = 8,
         .max_load_bytes = UINT64_C(256) << 20,
         .wake_deadline = 10 * SECOND,
+        .room_wait = 2 * SECOND,
     };
 }
 
 int policy_check(const struct policy *p, struct err *err)
 {
+    if (p->idle_after == 0)
+        return err_set(err, -EINVAL, "idle_after is 0; expected at least 1 ns");
     if (p->copy_after > p->idle_after)
         return err_set(err, -EINVAL,
                        "copy_after is %.1f s; expected at most idle_after, which is "
@@ -76,6 +80,12 @@ bool policy_may_free(const struct policy *p, const struct policy_block *b, uint6
         b->promoted != 0 && (now < b->promoted || now - b->promoted < p->residency);
     if (resident && !last) return false;
     return pressure || (b->lower && quiet_for(b, p->idle_after, now));
+}
+
+bool policy_may_displace(const struct policy *p, const struct policy_block *b,
+                         uint64_t now)
+{
+    return !b->active && !b->held && (b->lower || quiet_for(b, p->keep_for, now));
 }
 
 uint32_t policy_excess(const struct policy *p, uint32_t used, uint32_t capacity)

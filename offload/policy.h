@@ -5,7 +5,14 @@
  * late.  Between a high and a low watermark nothing is freed; above the high one, down to the
  * low.  Order: least recently used conversation first, in it the last block first; held
  * and active ones never; one that came up less than residency ago only when nothing else
- * is left.  A tenant over its quota gives up its own oldest, never another's.
+ * is left that has a copy.  What has none goes when waiting for it has taken room_wait, or as
+ * long as computing it again would take.  A tenant over its quota gives up its own oldest,
+ * never another's.
+ *
+ * In a full tier a last copy that was used less than keep_for ago makes room for nobody: what
+ * is new stays out.  Otherwise conversations that take turns, and are a little more than the
+ * tier holds, would push each other out just before they return: all of it would be written
+ * again at each turn and none of it found.
  *
  * Pure     functions of the numbers and of `now`.
  * Threads  any.
@@ -21,6 +28,7 @@ struct policy {
     uint64_t copy_after, idle_after;  // ns of quiet; copy_after <= idle_after
     uint64_t ssd_after;          // ns of quiet before a RAM block is copied to the SSD
     uint64_t residency;          // ns after a promotion
+    uint64_t keep_for;           // ns of quiet in which a last copy is not displaced
     double high, low;            // of capacity, 0 < low <= high <= 1
     bool second_touch;           // the SSD takes what was used at least twice
     uint64_t ssd_bytes_per_day;  // 0: no budget
@@ -29,10 +37,11 @@ struct policy {
     uint64_t max_load_bytes;         // in flight
     uint32_t max_loads_tenant;       // in flight; 0: no bound
     uint64_t wake_deadline;          // ns; then the rest is computed
+    uint64_t room_wait;  // ns that room is waited for at most, where copies come first
 };
 
-/* 5 s, 60 s, 30 s, 10 s; .90 and .80; no second touch, budget or quota; 32 loads of 256 MiB
- * and 8 stores; 10 s. */
+/* 5 s, 60 s, 30 s, 10 s, 120 s; .90 and .80; no second touch, budget or quota; 32 loads of
+ * 256 MiB and 8 stores; 10 s; 2 s. */
 void policy_defaults(struct policy *p);
 NODISCARD int policy_check(const struct policy *p, struct err *err);
 
@@ -55,6 +64,9 @@ bool policy_ssd_takes(const struct policy *p, const struct policy_block *b);
  * for room; last: nothing else can be freed. */
 bool policy_may_free(const struct policy *p, const struct policy_block *b, uint64_t now,
                      bool pressure, bool last);
+/* May a block of a full tier be dropped for another one? */
+bool policy_may_displace(const struct policy *p, const struct policy_block *b,
+                         uint64_t now);
 /* How many of `used` blocks should go, by the watermarks; 0 below the high one. */
 uint32_t policy_excess(const struct policy *p, uint32_t used, uint32_t capacity);
 

@@ -2,7 +2,9 @@
  *
  * Nothing is followed or waited for: a link, a pipe, a socket or a folder in place of a
  * file is refused by its name.  The blocks are cached data, so that a file that is not
- * ours in size or geometry is brought into shape; the folder is the operator's.
+ * ours in size or geometry is brought into shape; the folder is the operator's.  So an error
+ * of the folder, of the options, or another process there is the operator's to mend; one
+ * of what lies inside is marked as such.
  */
 #include "offload/ssd_file.h"
 
@@ -255,6 +257,18 @@ static int bring_into_shape(struct opening *x)
     return 0;
 }
 
+static int open_inside(struct opening *x)
+{
+    int rc = take_lock(x);
+    if (rc == 0) rc = open_blocks(x);
+    if (rc < 0) return rc;
+    x->page = aligned_alloc(DISK_PAGE, DISK_PAGE);
+    if (!x->page) return err_set(x->err, -ENOMEM, "no memory for a page");
+    rc = bring_into_shape(x);
+    free(x->page);
+    return rc;
+}
+
 int ssd_file_open(struct ssd_file *f, struct tier_ssd_found *found,
                   const struct tier_ssd_options *o, const struct ssd_sys *sys,
                   struct err *err)
@@ -263,15 +277,11 @@ int ssd_file_open(struct ssd_file *f, struct tier_ssd_found *found,
     struct opening x = {f, found, o, sys, err, 0, NULL};
     int rc = check_options(&x);
     if (rc == 0) rc = open_dir(&x);
-    if (rc == 0) rc = take_lock(&x);
-    if (rc == 0) rc = open_blocks(&x);
-    if (rc < 0) goto out;
-
-    x.page = aligned_alloc(DISK_PAGE, DISK_PAGE);
-    rc = x.page ? bring_into_shape(&x) : err_set(err, -ENOMEM, "no memory for a page");
-    free(x.page);
+    if (rc == 0) {
+        rc = open_inside(&x);
+        found->inside = rc < 0 && rc != -EBUSY && rc != -ENOMEM;
+    }
     found->direct = f->direct;
-out:
     if (rc < 0) ssd_file_close(f);
     return rc;
 }

@@ -53,6 +53,7 @@ void ssd_scan_take(struct ssd_scan *s, uint32_t slot, const struct disk_header *
         return;
     }
     slots_commit(s->slots, slot);
+    if (s->labels) disk_header_label(h, s->labels[slot]);
     s->recent[slot] = sequence;
 }
 

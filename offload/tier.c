@@ -2,14 +2,22 @@
 #include "offload/tier.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 void tier_close(struct tier *t)
 {
     if (!t) return;
     assert(t->in_flight == 0);
     struct slots *slots = t->slots;
+    tier_drop_labels(t);
     t->medium->close(t);
     slots_close(slots);
+}
+
+void tier_drop_labels(struct tier *t)
+{
+    free(t->labels);
+    t->labels = NULL;
 }
 
 size_t tier_buffer_bytes(const struct tier *t)
@@ -67,6 +75,7 @@ int tier_submit(struct tier *t, struct tier_io *io, uint64_t now)
     rc = t->medium->start(t, io);
     if (rc == 0) {
         t->in_flight++;
+        t->loading += io->dir == TIER_LOAD;
     } else if (io->dir == TIER_STORE) {
         slots_release(t->slots, io->slot);
     } else {
@@ -126,6 +135,7 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
     for (struct tier_io *io; n < cap && (io = t->medium->finish(t)); done[n++] = io) {
         assert(io->res <= 0);
         t->in_flight--;
+        t->loading -= io->dir == TIER_LOAD;
         if (io->res < 0) {
             t->failed++;
             t->health.last_error = io->res;

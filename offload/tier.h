@@ -39,7 +39,8 @@ struct tier_io {
     struct block_meta meta;
     enum tier_dir dir;
     void *buf;
-    void *owner;  // for the caller's use only
+    char label[BLOCK_LABEL];  // of a store: kept with the block where the medium can
+    void *owner;              // for the caller's use only
     /* set by the tier, valid once reaped */
     int res;  // 0 or -errno
     /* the tier's own while in flight */
@@ -75,11 +76,13 @@ struct tier {
     const struct tier_medium *medium;
     size_t block_bytes;
     struct slots *slots;
-    uint32_t in_flight;
+    uint32_t in_flight, loading;  // transfers; of these, loads
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
+    /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
+    char (*labels)[BLOCK_LABEL];
     /* since open */
     uint64_t stored, loaded, failed;  // blocks, reaped
     uint64_t dropped_bad;             // of the failed: dropped for it
@@ -111,6 +114,9 @@ struct tier_ssd_found {  // for the log
     uint32_t orphans;    // dropped: a block before them is not there any more
     bool uring, direct;  // what is used
     char note[1024];     // what is not as wished and why, in whole sentences; or ""
+    /* With an error: it is of what lies in the folder, which is disposable, and not of the
+     * options or the folder itself.  The caller may go on without the tier. */
+    bool inside;
 };
 /* Blocks of this fingerprint that the folder already holds are there again: conversations
  * in the order in which they were last added to, the deepest block of each counted as used
@@ -128,6 +134,7 @@ NODISCARD int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth,
                           struct err *err);
 
 void tier_close(struct tier *t);  // NULL is fine; in_flight must be 0
+void tier_drop_labels(struct tier *t);
 
 size_t
 tier_buffer_bytes(const struct tier *t);  // block_bytes, rounded up to TIER_ALIGN

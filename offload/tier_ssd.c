@@ -2,8 +2,10 @@
  *
  * What start() is given waits, sorted by slot, until flush() makes runs of neighbours of
  * it, loads before stores.  A run that fails is taken apart into its blocks, once, so that
- * a block fails only for itself.  The owner's thread computes the checksums: of a store
- * before it is written, of a load before it is handed back.
+ * a block fails only for itself.
+ *
+ *     store: start --sums--> waiting --flush--> run ---------> ready
+ *     load:  start --------> waiting --flush--> run --sums---> ready
  *
  * Wipes have runs of their own, so that they neither hold up transfers nor wait for them.
  */
@@ -11,6 +13,7 @@
 #include "offload/ssd_file.h"
 #include "offload/ssd_run.h"
 #include "offload/ssd_scan.h"
+#include "offload/ssd_sums.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -35,6 +38,9 @@ struct tier_ssd {
     struct waiting waiting[2];  // by direction
     struct disk_header *pages;  // (depth), one for each transfer: io->ticket
     uint32_t *free_pages, n_free_pages;
+    struct ssd_sums *sums;
+    struct ssd_sum *jobs;  // (depth) likewise
+    uint32_t summing;      // stores whose checksums are being computed
     struct ssd_run *runs;  // (depth + WIPES)
     struct ssd_run *free_runs;
     struct tier_io *ready, **ready_end;  // settled, not yet given back
@@ -90,12 +96,16 @@ static void push_blocks(struct tier_ssd *t, struct tier_io **io, unsigned n)
     push_run(t, r);
 }
 
+static bool run_is_full(const struct tier_ssd *t, uint32_t blocks)
+{
+    return blocks >= SSD_RUN_BLOCKS || (blocks + 1) * t->file.slot_bytes > RUN_BYTES;
+}
+
 static void push_waiting(struct tier_ssd *t, struct waiting *w)
 {
     for (uint32_t i = 0, n; i < w->n; i += n) {
         n = 1;
-        while (n < SSD_RUN_BLOCKS && i + n < w->n &&
-               (n + 1) * t->file.slot_bytes <= RUN_BYTES &&
+        while (!run_is_full(t, n) && i + n < w->n &&
                w->io[i + n]->slot == w->io[i]->slot + n)
             n++;
         push_blocks(t, &w->io[i], n);
@@ -123,29 +133,71 @@ static void push_wipes(struct tier_ssd *t)
     count_wipes(t);
 }
 
-static void ssd_flush(struct tier *base)
-{
-    struct tier_ssd *t = ssd_of(base);
-    push_waiting(t, &t->waiting[TIER_LOAD]);
-    push_waiting(t, &t->waiting[TIER_STORE]);
-    push_wipes(t);
-    ssd_kick(t->queue);
-}
-
-// ---- transfers -----------------------------------------------------------------------
+// ---- checksums -----------------------------------------------------------------------
 
 static void settle(struct tier_ssd *t, struct tier_io *io, int res)
 {
-    const struct disk_header *page = &t->pages[io->ticket];
-    if (res == 0 && io->dir == TIER_LOAD &&
-        !disk_block_right(page, &io->meta, &t->fingerprint, io->buf,
-                          t->base.block_bytes))
-        res = -EBADMSG;
     io->res = res;
     t->free_pages[t->n_free_pages++] = (uint32_t)io->ticket;
     io->next = NULL;
     *t->ready_end = io;
     t->ready_end = &io->next;
+}
+
+static void wait_to_be_pushed(struct tier_ssd *t, struct tier_io *io)
+{
+    struct waiting *w = &t->waiting[io->dir];
+    uint32_t i = w->n++;
+    for (; i > 0 && w->io[i - 1]->slot > io->slot; i--) w->io[i] = w->io[i - 1];
+    w->io[i] = io;
+}
+
+static void sum(struct tier_ssd *t, struct tier_io *io)
+{
+    struct ssd_sum *job = &t->jobs[io->ticket];
+    *job = (struct ssd_sum){.io = io, .page = &t->pages[io->ticket]};
+    if (io->dir == TIER_STORE) {
+        job->sequence = ++t->sequence;
+        t->summing++;
+    }
+    ssd_sums_push(t->sums, job);
+}
+
+static void collect_sums(struct tier_ssd *t)
+{
+    for (struct ssd_sum *job; (job = ssd_sums_pop(t->sums)) != NULL;) {
+        if (job->io->dir == TIER_LOAD) {
+            settle(t, job->io, job->right ? 0 : -EBADMSG);
+        } else {
+            t->summing--;
+            wait_to_be_pushed(t, job->io);
+        }
+    }
+}
+
+// ---- transfers -----------------------------------------------------------------------
+
+/* Stores that were given together are summed one by one, and wait for as many as make a
+ * run, so that neighbours stay together. */
+static void ssd_flush(struct tier *base)
+{
+    struct tier_ssd *t = ssd_of(base);
+    collect_sums(t);
+    push_waiting(t, &t->waiting[TIER_LOAD]);
+    uint32_t stores = t->waiting[TIER_STORE].n;
+    if (t->summing == 0 || run_is_full(t, stores))
+        push_waiting(t, &t->waiting[TIER_STORE]);
+    push_wipes(t);
+    ssd_kick(t->queue);
+}
+
+/* What a run came to, of one of its blocks. */
+static void moved(struct tier_ssd *t, struct tier_io *io, int res)
+{
+    if (res == 0 && io->dir == TIER_LOAD)
+        sum(t, io);
+    else
+        settle(t, io, res);
 }
 
 static void end_run(struct tier_ssd *t, struct ssd_run *r)
@@ -162,8 +214,8 @@ static void end_run(struct tier_ssd *t, struct ssd_run *r)
     int res = r->res;
     memcpy(ios, r->ios, n * sizeof *ios);
     give_run(t, r);
-    for (unsigned i = 0; i < whole; i++) settle(t, ios[i], 0);
-    if (n == 1 && whole == 0) settle(t, ios[0], res);
+    for (unsigned i = 0; i < whole; i++) moved(t, ios[i], 0);
+    if (n == 1 && whole == 0) moved(t, ios[0], res);
     for (unsigned i = whole; n > 1 && i < n; i++) push_blocks(t, &ios[i], 1);
 }
 
@@ -198,13 +250,9 @@ static int ssd_start(struct tier *base, struct tier_io *io)
 
     io->ticket = t->free_pages[--t->n_free_pages];
     if (store)
-        disk_header_make(&t->pages[io->ticket], &io->meta, &t->fingerprint,
-                         ++t->sequence, io->buf, base->block_bytes);
-
-    struct waiting *w = &t->waiting[io->dir];
-    uint32_t i = w->n++;
-    for (; i > 0 && w->io[i - 1]->slot > io->slot; i--) w->io[i] = w->io[i - 1];
-    w->io[i] = io;
+        sum(t, io);
+    else
+        wait_to_be_pushed(t, io);
     return 0;
 }
 
@@ -214,6 +262,7 @@ static struct tier_io *ssd_finish(struct tier *base)
     if (!t->ready) {
         ssd_flush(base);
         land(t);
+        collect_sums(t);
     }
     struct tier_io *io = t->ready;
     if (!io) return NULL;
@@ -251,12 +300,14 @@ static void ssd_tier_close(struct tier *base)
     assert(!t->ready && !t->waiting[0].n && !t->waiting[1].n);
     if (t->queue && t->zeros) finish_wipes(t);
     ssd_close(t->queue);
+    ssd_sums_close(t->sums);
     ssd_wipe_close(&t->wipe);
     ssd_file_close(&t->file);
     free(t->waiting[0].io);
     free(t->waiting[1].io);
     free(t->pages);
     free(t->free_pages);
+    free(t->jobs);
     free(t->runs);
     free(t->zeros);
     free(t);
@@ -293,10 +344,11 @@ static int take_memory(struct tier_ssd *t, struct err *err)
     t->waiting[1].io = calloc(t->depth, sizeof *t->waiting[1].io);
     t->pages = aligned_alloc(DISK_PAGE, t->depth * sizeof *t->pages);
     t->free_pages = calloc(t->depth, sizeof *t->free_pages);
+    t->jobs = calloc(t->depth, sizeof *t->jobs);
     t->runs = calloc(n_runs, sizeof *t->runs);
     t->zeros = aligned_alloc(DISK_PAGE, WIPE_BYTES);
     if (!t->waiting[0].io || !t->waiting[1].io || !t->pages || !t->free_pages ||
-        !t->runs || !t->zeros)
+        !t->jobs || !t->runs || !t->zeros)
         return err_set(err, -ENOMEM, "no memory for %u transfers of the SSD tier",
                        t->depth);
     memset(t->zeros, 0, WIPE_BYTES);
@@ -308,12 +360,17 @@ static int take_memory(struct tier_ssd *t, struct err *err)
 static int look_around(struct tier_ssd *t, struct tier_ssd_found *found,
                        struct err *err)
 {
+    t->base.labels = calloc(t->file.capacity, sizeof *t->base.labels);
+    if (!t->base.labels)
+        return err_set(err, -ENOMEM, "no memory for the names of %u blocks",
+                       t->file.capacity);
     struct ssd_scan scan = {
         .slots = t->base.slots,
         .wipe = &t->wipe,
         .fingerprint = &t->fingerprint,
         .block_bytes = t->base.block_bytes,
         .found = found,
+        .labels = t->base.labels,
     };
     int rc = ssd_scan_file(&scan, &t->file, t->queue, t->depth, err);
     t->sequence = scan.last;
@@ -337,6 +394,7 @@ int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
 
     int rc = ssd_file_open(&t->file, found, o, sys, err);
     if (rc == 0) rc = take_memory(t, err);
+    if (rc == 0) rc = ssd_sums_open(&t->sums, &t->fingerprint, o->block_bytes, err);
     if (rc == 0) rc = slots_open(&t->base.slots, t->file.capacity, err);
     if (rc == 0) rc = ssd_wipe_open(&t->wipe, t->file.capacity, err);
     if (rc == 0) rc = open_queue(t, found, o, sys, err);

@@ -22,10 +22,13 @@ struct api_error {
     const char *code;  // "context_length_exceeded" ...; static, NULL: null
     char param[64];    // the field; "": null
     char message[512];
+    char why[160];  // for the log: nothing in it was written by the client; "": unsaid
     uint32_t retry_after;  // seconds, for 503 and 429; 0: none
 };
 
-/* status picks the type; fmt must not repeat a whole prompt or a key.  Returns -EINVAL. */
+/* status picks the type; fmt must not repeat a whole prompt or a key.  A message that is put
+ * together from numbers alone goes to the log too, as `why`; of one with text in it the
+ * caller says what may.  Returns -EINVAL. */
 int api_fail(struct api_error *e, int status, const char *code, const char *param,
              const char *fmt, ...) PRINTF_LIKE(5, 6);
 /* {"error":{"message":...,"type":...,"param":...,"code":...}} appended to out. */

@@ -8,6 +8,7 @@
  */
 #include "server/api_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -112,7 +113,9 @@ static const struct api_field *find(enum api_kind kind, struct json_value key)
 
 static int refuse(struct api_error *e, const char *param, const char *why)
 {
-    return api_fail(e, 400, "invalid_value", param, "%s", why);
+    api_fail(e, 400, "invalid_value", param, "%s", why);
+    snprintf(e->why, sizeof e->why, "%s", why);
+    return -EINVAL;
 }
 
 /* What one field asks of another, and the defaults. */

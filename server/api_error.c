@@ -1,6 +1,6 @@
 /* api_error.c - errors as OpenAI's clients expect them. */
+#include "kernels/utf8.h"
 #include "server/api_internal.h"
-#include "tokenizer/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +10,16 @@ static const char *type_of(int status)
 {
     if (status == 429) return "rate_limit_error";
     return status < 500 ? "invalid_request_error" : "server_error";
+}
+
+/* Does the format take no text, which could be the client's? */
+static bool takes_numbers_only(const char *fmt)
+{
+    for (const char *p = fmt; (p = strchr(p, '%')); p++) {
+        p += 1 + strcspn(p + 1, "diouxXeEfFgGaAcspn%");
+        if (!*p || strchr("csp", *p)) return false;
+    }
+    return true;
 }
 
 int api_fail(struct api_error *e, int status, const char *code, const char *param,
@@ -22,6 +32,7 @@ int api_fail(struct api_error *e, int status, const char *code, const char *para
     va_start(args, fmt);
     vsnprintf(e->message, sizeof e->message, fmt, args);
     va_end(args);
+    if (takes_numbers_only(fmt)) snprintf(e->why, sizeof e->why, "%.159s", e->message);
     return -EINVAL;
 }
 

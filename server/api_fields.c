@@ -107,17 +107,28 @@ static bool is_one_of(struct json_value v, const char *words)
     return false;
 }
 
+/* " or give none or auto" of "none auto". */
+static void or_words(const char *words, char *buf, size_t cap)
+{
+    const char *before = " or give ";
+    for (size_t at = 0, n; *words; words += n + (words[n] == ' '), before = " or ") {
+        n = strcspn(words, " ");
+        at += (size_t)snprintf(buf + at, cap - at, "%s%.*s", before, (int)n, words);
+    }
+}
+
 int api_field_unsupported(const struct api *a, const struct api_field *f,
                           struct json_value v, struct api_body *b, struct api_error *e)
 {
     (void)a;
     (void)b;
     if (f->neutral && is_one_of(v, f->neutral)) return 0;
+    char rest[64] = "";
+    or_words(f->neutral ? f->neutral : "", rest, sizeof rest);
     return api_fail(e, 400, "unsupported_parameter", f->name,
                     "%s would change the answer, but is not supported here; leave it "
-                    "out%s%s",
-                    f->name, f->neutral ? " or give one of: " : "",
-                    f->neutral ? f->neutral : "");
+                    "out%s",
+                    f->name, rest);
 }
 
 int api_field_model(const struct api *a, const struct api_field *f, struct json_value v,

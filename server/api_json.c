@@ -3,8 +3,8 @@
  * cJSON's strings end at a NUL, which a model may well generate, and take bytes that are
  * no UTF-8 as they are.  So text goes in as a raw item that was written here.
  */
+#include "kernels/utf8.h"
 #include "server/api_internal.h"
-#include "tokenizer/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -4,8 +4,8 @@
  * arrays side by side; a token that is no UTF-8 by itself is written there as
  * "bytes:\xf0\x9f", which is how that API tells such tokens apart.
  */
+#include "kernels/utf8.h"
 #include "server/api_internal.h"
-#include "tokenizer/utf8.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -10,7 +10,12 @@ static void show(struct json_value v, char buf[API_SHOWN + 8])
 {
     size_t n = 0;
     const char *raw = json_raw(v, &n);
-    if (!raw || json_is(v, JSON_ARRAY) || json_is(v, JSON_OBJECT)) {
+    bool array = json_is(v, JSON_ARRAY);
+    if (raw && (array || json_is(v, JSON_OBJECT)) && json_count(v) == 0) {
+        snprintf(buf, API_SHOWN + 8, "an empty %s", array ? "array" : "object");
+        return;
+    }
+    if (!raw || array || json_is(v, JSON_OBJECT)) {
         snprintf(buf, API_SHOWN + 8, "%s", json_type_name(v));
         return;
     }
@@ -27,8 +32,10 @@ int api_wrong(struct api_error *e, const char *param, struct json_value v,
 {
     char shown[API_SHOWN + 8];
     show(v, shown);
-    return api_fail(e, 400, "invalid_value", param, "%s is %s, but must be %s", param,
-                    shown, want);
+    api_fail(e, 400, "invalid_value", param, "%s is %s, but must be %s", param, shown,
+             want);
+    snprintf(e->why, sizeof e->why, "must be %s", want);
+    return -EINVAL;
 }
 
 int api_read_bool(struct json_value v, const char *param, bool *out,
@@ -83,8 +90,10 @@ int api_read_raw_text(struct json_value v, const char *param, const char **raw,
     *raw = text + 1;
     *n = quoted - 2;
     if (!writes_nul(*raw, *n)) return 0;
-    return api_fail(e, 400, "invalid_value", param,
-                    "%s has a NUL character (\\u0000), which is no text", param);
+    api_fail(e, 400, "invalid_value", param,
+             "%s has a NUL character (\\u0000), which is no text", param);
+    snprintf(e->why, sizeof e->why, "must have no NUL character");
+    return -EINVAL;
 }
 
 int api_read_text(struct json_value v, const char *param, char **out, size_t *out_n,

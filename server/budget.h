@@ -18,7 +18,8 @@
 
 struct budget {
     /* set by the caller, in bytes but where said */
-    uint64_t weights, activations, engine, margin;
+    uint64_t weights, engine, margin;
+    uint64_t activations;    // and the backend's own scratch
     uint64_t block_bytes;    // of one KV block
     uint64_t kv_bytes;       // asked for; 0: choose
     uint32_t kv_blocks;      // asked for, wins over kv_bytes; 0: see kv_bytes

@@ -229,8 +229,10 @@ static void wait(struct engine *e, int64_t ns)
 {
     uint64_t began = engine_clock();
     mailbox_wait(&e->mailbox, ns);
-    if (e->sched.n_waking > 0)
-        metrics_count(e->o.metrics, COUNTER_IDLE_NS, engine_clock() - began);
+    if (e->sched.n_waking == 0) return;
+    uint64_t took = engine_clock() - began;
+    metrics_count(e->o.metrics, COUNTER_IDLE_NS, took);
+    e->busy_ns += (double)took;  // whoever waits for a place waits for this too
 }
 
 static void *engine_main(void *arg)

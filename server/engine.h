@@ -113,10 +113,12 @@ struct engine_command {
     uint32_t next;  // LIST: where to go on; UINT32_MAX: that was all
     /* the engine's own */
     int state, rc;
+    bool moving;  // FORGET: blocks of it were on their way when last looked at
 };
 /* Ask the engine's thread, and wait for its answer: at most until its step is over, and no
  * longer than ENGINE_COMMAND_MS.  A list is taken page by page, so that conversations may
- * move between pages meanwhile.  -ENOENT: no such conversation; -EBUSY: it is active;
+ * move between pages meanwhile.  To forget one whose blocks are on their way waits until they
+ * have arrived.  -ENOENT: no such conversation; -EBUSY: a reply to it is being computed;
  * -EOPNOTSUPP: nothing is kept; -EAGAIN: too many ask at once; -ETIMEDOUT; -ESHUTDOWN. */
 #define ENGINE_COMMAND_MS 5000
 NODISCARD int engine_command(struct engine *e, struct engine_command *c,

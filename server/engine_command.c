@@ -58,14 +58,14 @@ static int find(const struct engine *e, uint64_t tenant, struct engine_command *
 }
 
 /* -EINPROGRESS: a block of it is on its way; to be asked again. */
-static int forget(const struct engine *e, uint64_t tenant,
-                  const struct engine_command *c)
+static int forget(const struct engine *e, uint64_t tenant, struct engine_command *c)
 {
     struct kv_conversation found;
     int rc = kvstore_forget(e->o.store, tenant, c->name);
     if (rc != -EBUSY) return rc;
     if (!kvstore_conversation_find(e->o.store, tenant, c->name, &found)) return 0;
-    return found.state == KV_ACTIVE ? -EBUSY : -EINPROGRESS;
+    c->moving = found.state != KV_ACTIVE;
+    return c->moving ? -EINPROGRESS : -EBUSY;
 }
 
 static int answer(struct engine *e, struct engine_command *c)
@@ -108,7 +108,7 @@ static void give_answer(struct command_queue *q, struct engine_command *c, int r
         c->state = WAITING;
         q->waiting[q->n++] = c;
     } else {
-        c->rc = rc == -EINPROGRESS ? -EBUSY : rc;
+        c->rc = rc == -EINPROGRESS ? -EAGAIN : rc;
         c->state = DONE;
         pthread_cond_broadcast(&q->answered);
     }
@@ -174,13 +174,24 @@ static int explain(const struct engine_command *c, int rc, struct err *err)
     switch (rc) {
     case 0: return 0;
     case -ENOENT: return err_set(err, rc, "there is no conversation `%.64s`", c->name);
-    case -EBUSY: return err_set(err, rc, "conversation `%.64s` is active", c->name);
+    case -EBUSY:
+        return err_set(
+            err, rc,
+            "conversation `%.64s` is active: a reply to it is being computed; "
+            "ask again when it is over",
+            c->name);
     case -EAGAIN:
         return err_set(err, rc,
                        "the server is busy: %d questions about conversations "
                        "are waiting already",
                        ENGINE_COMMANDS);
     case -ETIMEDOUT:
+        if (c->moving)
+            return err_set(
+                err, rc,
+                "blocks of conversation `%.64s` have been on their way for %d "
+                "ms; ask again",
+                c->name, ENGINE_COMMAND_MS);
         return err_set(err, rc, "the server is busy: it has not answered within %d ms",
                        ENGINE_COMMAND_MS);
     case -ESHUTDOWN: return err_set(err, rc, "the server is shutting down");

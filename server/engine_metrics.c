@@ -39,6 +39,8 @@ static void publish_counters(struct metrics *m, const struct kvstore_counters *c
         {COUNTER_LOST, c->lost},
         {COUNTER_QUOTA_RAM, c->quota_bites[KV_RAM]},
         {COUNTER_QUOTA_SSD, c->quota_bites[KV_SSD]},
+        {COUNTER_KEPT_RAM, c->kept[KV_RAM]},
+        {COUNTER_KEPT_SSD, c->kept[KV_SSD]},
         {COUNTER_LOAD_FAILED, c->load_failed},
         {COUNTER_STORE_FAILED, c->store_failed},
         {COUNTER_DEADLINE, c->deadline_passed},
@@ -57,8 +59,24 @@ static void publish_tier(struct metrics *m, const struct tier *t, int ssd)
     metrics_set(m, GAUGE_USED_RAM + ssd, (int64_t)(used * t->block_bytes));
     metrics_set(m, GAUGE_FREE_RAM + ssd, (int64_t)((all - used) * t->block_bytes));
     metrics_set(m, GAUGE_WRITABLE_RAM + ssd, t->health.writable);
-    metrics_set(m, GAUGE_IN_FLIGHT_RAM + ssd, t->in_flight);
+    metrics_set(m, GAUGE_LOADING_RAM + ssd, t->loading);
+    metrics_set(m, GAUGE_STORING_RAM + ssd, t->in_flight - t->loading);
     metrics_total(m, COUNTER_DROPPED_RAM + ssd, t->dropped_bad);
+}
+
+/* Those of one group have one number: they are published for the first of them. */
+static void publish_tenants(struct engine *e)
+{
+    if (e->now < e->tenants_at) return;
+    e->tenants_at = e->now + UINT64_C(1000000000);
+    const struct tier *tiers[METRICS_TENANT_TIERS] = {e->o.ram, e->o.ssd};
+    for (uint32_t i = 0; i < e->o.n_tenants; i++)
+        for (int t = 0; t < METRICS_TENANT_TIERS; t++)
+            if (tiers[t])
+                metrics_set_tenant(
+                    e->o.metrics, i, t,
+                    (uint64_t)slots_used_by(tiers[t]->slots, e->o.tenants[i].number) *
+                        tiers[t]->block_bytes);
 }
 
 void engine_publish_store(struct engine *e)
@@ -76,4 +94,5 @@ void engine_publish_store(struct engine *e)
     metrics_set(m, GAUGE_CONVERSATIONS, kvstore_conversations(e->o.store));
     publish_tier(m, e->o.ram, 0);
     publish_tier(m, e->o.ssd, 1);
+    publish_tenants(e);
 }

@@ -58,8 +58,11 @@ struct engine {
     uint32_t *pos, *logit_rows;         // (step_tokens)
     uint32_t *row_start, *block_start;  // (max_running + 1)
     uint32_t *blocks;                   // (max_running, blocks of capacity)
-    double busy_ns, request_ns;  // computing since the last request ended; for each one
-    uint64_t now;                // of this turn
+    /* Computing, or waiting for loads, since the last request ended; and for each one. */
+    double busy_ns, request_ns;
+    uint64_t now;            // of this turn
+    uint64_t told_pause[2];  // of RAM and SSD: the latest the log was told of
+    uint64_t tenants_at;     // when the bytes of tenants are published next
 
     pthread_t thread;
     bool started, joined;  // the opener's
@@ -117,6 +120,13 @@ void engine_store_drain(struct engine *e);
 void engine_count_prompt(struct engine *e, const struct request *r);  // it is answered
 void engine_count_wake(struct engine *e, const struct kv_wake_report *w);
 void engine_publish_store(struct engine *e);
+
+/* ---- engine_log.c ---- */
+
+void engine_tell_tiers(struct engine *e);
+/* Since `before` was counted, ns ago: what the end has copied down. */
+void engine_tell_end(const struct engine *e, const struct kvstore_counters *before,
+                     uint64_t ns);
 
 /* ---- engine_command.c ---- */
 

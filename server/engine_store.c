@@ -100,13 +100,19 @@ static struct kv_prompt whole_prompt(struct engine *e, uint32_t seq)
     return prompt_of(e, seq, (q->n_known - 1) / KV_BLOCK_TOKENS);
 }
 
-static uint32_t shared(void *arg, uint32_t seq)
+static enum sched_room has_room(void *arg, uint32_t seq, uint32_t n, uint32_t most)
 {
     struct engine *e = arg;
-    struct kv_prompt p = whole_prompt(e, seq);
-    struct kv_found found;
-    kvstore_match(e->o.store, &p, &found);
-    return found.active;
+    struct kv_found mine = {0};
+    if (kvstore_has_room(e->o.store, n, &mine, e->now)) return ROOM_NOW;
+    /* What it finds is looked for only where that can matter. */
+    if (most > 0 && n <= (uint64_t)kvstore_available(e->o.store) + most) {
+        struct kv_prompt p = whole_prompt(e, seq);
+        kvstore_match(e->o.store, &p, &mine);
+    }
+    static const enum sched_room room[] = {
+        [KV_NEVER] = ROOM_NONE, [KV_LATER] = ROOM_LATER, [KV_NOW] = ROOM_NOW};
+    return room[kvstore_wait_room(e->o.store, n, &mine, e->now)];
 }
 
 /* The first wake of a request is what its answer tells of; one after being put back is
@@ -157,7 +163,7 @@ static void leave(void *arg, uint32_t seq)
 
 struct sched_store engine_sched_store(struct engine *e)
 {
-    return (struct sched_store){e, shared, adopt, leave};
+    return (struct sched_store){e, has_room, adopt, leave};
 }
 
 static uint32_t available(void *arg)
@@ -197,6 +203,7 @@ void engine_store_turn(struct engine *e)
     if (!e->o.store) return;
     kvstore_step(e->o.store, e->now);
     poll_wakes(e);
+    engine_tell_tiers(e);
 }
 
 int64_t engine_store_patience(const struct engine *e, int64_t ns)
@@ -233,7 +240,10 @@ void engine_observe_prefill(struct engine *e, const struct sched_step *p, uint64
 void engine_store_drain(struct engine *e)
 {
     if (!e->o.store) return;
-    uint64_t until = engine_clock() + e->o.copy_ms * UINT64_C(1000000);
+    uint64_t began = engine_clock();
+    uint64_t until = began + e->o.copy_ms * UINT64_C(1000000);
+    struct kvstore_counters before;
+    kvstore_count(e->o.store, &before);
     for (;;) {
         e->now = engine_clock();
         bool late = e->now >= until || atomic_load(&e->drain_now);
@@ -242,4 +252,5 @@ void engine_store_drain(struct engine *e)
     }
     while (!kvstore_settle(e->o.store, engine_clock()))
         mailbox_wait(&e->mailbox, ENGINE_LOAD_NS);
+    engine_tell_end(e, &before, engine_clock() - began);
 }

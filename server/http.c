@@ -146,17 +146,26 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     return x;
 }
 
+/* The field and the rule it breaks; the message may repeat what the client wrote. */
+static void describe_error(const struct api_error *e, char *buf, size_t cap)
+{
+    snprintf(buf, cap, "%s%s%s%s%s%s", e->code ? " code=" : "", e->code ? e->code : "",
+             e->param[0] ? " field=" : "", e->param, e->why[0] ? " why=" : "", e->why);
+}
+
 static void log_exchange(const struct exchange *x)
 {
     const struct http *h = exchange_http(x);
     char status[16] = "left";  // the client did, before it had an answer
     if (x->status) snprintf(status, sizeof status, "%d", x->status);
+    char error[320] = "";
+    if (x->error.status) describe_error(&x->error, error, sizeof error);
     log_line(exchange_is_quiet(x) ? LOG_DEBUG : LOG_INFO,
-             "%s %s status=%s ms=%llu%s%s%s%s", x->method, x->path, status,
+             "%s %s status=%s ms=%llu%s%s%s%s%s", x->method, x->path, status,
              (unsigned long long)((watch_now() - x->started) / 1000000),
              x->known_tenant ? " tenant=" : "",
              x->known_tenant ? keys_tenant_name(h->keys, x->tenant) : "",
-             x->summary[0] ? " " : "", x->summary);
+             x->summary[0] ? " " : "", x->summary, error);
 }
 
 /* The outcome of a POST that never came to the API, which counts its own. */

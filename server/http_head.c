@@ -1,3 +1,11 @@
+/* http_head.c - what a request's head says, and what is refused for it alone.
+ *
+ * Only heads that libmicrohttpd has read come here.  What it cannot read it answers by
+ * itself, with no callback before (0.9.75): a line without a colon 400, a head that is too
+ * large 414 or 431, a chunk's size beyond 64 bits 413, each with a body of HTML and the
+ * connection's end.  And it hands out values as C strings that its parser has measured by
+ * strlen(), so that a NUL within one ends it and cannot be seen here.
+ */
 #include "server/http_internal.h"
 
 #include <stdlib.h>

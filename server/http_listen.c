@@ -18,8 +18,10 @@ static bool is_loopback(const struct sockaddr *a)
         const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
         return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
     }
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
-    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)a)->sin6_addr;
+    /* An IPv4 address within IPv6, ::ffff:127.0.0.1, reaches no further than that one. */
+    return IN6_IS_ADDR_LOOPBACK(v6) ||
+           (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
 }
 
 /* A socket that listens there, or -errno. */

@@ -8,6 +8,7 @@
  */
 #include "server/http_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -111,6 +112,7 @@ static enum MHD_Result refuse(struct exchange *x, int status, const char *why)
 {
     post_release_body(x);
     api_fail(&x->error, status, NULL, NULL, "%s", why);
+    snprintf(x->error.why, sizeof x->error.why, "%s", why);
     if (status == 503) x->error.retry_after = 1;
     return answer_and_linger(x);
 }

@@ -67,20 +67,13 @@ static enum MHD_Result get_models(struct exchange *x)
     return answer_bytes(x, 200, "application/json", &body);
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 bool http_unescape(char *s)
 {
     char *to = s;
     for (; *s; s++, to++) {
         *to = *s;
         if (*s != '%') continue;
-        int high = hex_digit(s[1]), low = high < 0 ? -1 : hex_digit(s[2]);
+        int high = base_hex_digit(s[1]), low = high < 0 ? -1 : base_hex_digit(s[2]);
         if (low < 0 || (high == 0 && low == 0)) return false;
         *to = (char)(high << 4 | low);
         s += 2;

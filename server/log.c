@@ -15,9 +15,10 @@ static atomic_int most = LOG_INFO;
 
 static const char *const names[] = {"error", "warn", "info", "debug"};
 
-void log_open(enum log_level level)
+void log_open(const char *level)
 {
-    atomic_store(&most, (int)level);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(names[i], level) == 0) atomic_store(&most, (int)i);
 }
 
 /* Control characters as \xNN, so that one call is one line whatever it was given. */

@@ -11,7 +11,9 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-void log_open(enum log_level most);  // once, before any other thread runs
+/* Once, before any other thread runs: the name of the least important level that is still
+ * written, "error", "warn", "info" or "debug".  Without this call it is info. */
+void log_open(const char *level);
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #endif

@@ -95,13 +95,6 @@ struct server {
     struct signals signals;
 };
 
-static void set_log_level(const char *name)
-{
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++)
-        if (strcmp(name, names[i]) == 0) log_open((enum log_level)i);
-}
-
 /* The directory's own name: "smollm2" of "models/smollm2/". */
 static void name_model(struct server *s)
 {
@@ -201,7 +194,7 @@ static int command_serve(int argc, char **argv, char **env)
         free(s);
         return rc < 0;
     }
-    set_log_level(s->options.log_level);
+    log_open(s->options.log_level);
     rc = serve(s, &err);
     close_all(s);
     if (rc)
@@ -228,17 +221,21 @@ int main(int argc, char **argv, char **env)
     const char *command = argc > 1 ? argv[1] : "help";
     if (strcmp(command, "serve") == 0) return command_serve(argc - 2, argv + 2, env);
     if (strcmp(command, "plan") == 0) return plan_command(argc - 2, argv + 2);
-    if (strcmp(command, "options") == 0) {
-        options_print_reference();
-        return 0;
+    bool version = strcmp(command, "--version") == 0 || strcmp(command, "-V") == 0;
+    bool reference = strcmp(command, "options") == 0;
+    bool help = strcmp(command, "help") == 0 || strcmp(command, "--help") == 0 ||
+                strcmp(command, "-h") == 0;
+    bool known = version || reference || help;
+    if (!known || argc > 2) {
+        fputs(usage, stderr);
+        if (known)
+            fprintf(stderr, "\n`dormouse %s` takes no argument.\n", command);
+        else
+            fprintf(stderr, "\n%s is no command.\n", command);
+        return 2;
     }
-    if (strcmp(command, "--version") == 0 || strcmp(command, "-V") == 0) {
-        puts("dormouse " DORMOUSE_VERSION);
-        return 0;
-    }
-    bool asked = strcmp(command, "help") == 0 || strcmp(command, "--help") == 0 ||
-                 strcmp(command, "-h") == 0;
-    fputs(usage, asked ? stdout : stderr);
-    if (!asked) fprintf(stderr, "\n%s is no command.\n", command);
-    return asked ? 0 : 2;
+    if (version) puts("dormouse " DORMOUSE_VERSION);
+    if (reference) options_print_reference();
+    if (help) fputs(usage, stdout);
+    return 0;
 }

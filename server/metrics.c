@@ -82,6 +82,10 @@ static const struct series counters[COUNTERS] = {
     [COUNTER_QUOTA_RAM] = PART("quota_blocks_total",
                                "KV blocks refused or freed for a tenant's quota.", RAM),
     [COUNTER_QUOTA_SSD] = PART("quota_blocks_total", NULL, SSD),
+    [COUNTER_KEPT_RAM] = PART(
+        "kept_refused_blocks_total",
+        "KV blocks not stored in a full tier as all it has was used just now.", RAM),
+    [COUNTER_KEPT_SSD] = PART("kept_refused_blocks_total", NULL, SSD),
     [COUNTER_LOAD_FAILED] =
         ONE("load_failures_total", "KV blocks that did not come up."),
     [COUNTER_STORE_FAILED] =
@@ -98,6 +102,14 @@ static const struct series counters[COUNTERS] = {
              "what they should be.",
              RAM),
     [COUNTER_DROPPED_SSD] = PART("dropped_blocks_total", NULL, SSD),
+    [COUNTER_FOUND] =
+        PART("start_blocks_total",
+             "KV blocks that the SSD had at the start: usable, of another "
+             "model or configuration, damaged, or without their beginning.",
+             "state=\"usable\""),
+    [COUNTER_FOUND_FOREIGN] = PART("start_blocks_total", NULL, "state=\"foreign\""),
+    [COUNTER_FOUND_DAMAGED] = PART("start_blocks_total", NULL, "state=\"damaged\""),
+    [COUNTER_FOUND_ORPHANS] = PART("start_blocks_total", NULL, "state=\"orphan\""),
     [COUNTER_IDLE_NS] = {"load_wait_idle_seconds_total",
                          "Time without computing while KV blocks were on their way.",
                          NULL, true},
@@ -123,15 +135,24 @@ static const struct series gauges[GAUGES] = {
         PART("tier_free_bytes", "KV bytes that a tier takes as it is.", DEVICE),
     [GAUGE_FREE_RAM] = PART("tier_free_bytes", NULL, RAM),
     [GAUGE_FREE_SSD] = PART("tier_free_bytes", NULL, SSD),
+    [GAUGE_CONFIGURED_RAM] = PART("tier_configured", "1: the tier is wanted.", RAM),
+    [GAUGE_CONFIGURED_SSD] = PART("tier_configured", NULL, SSD),
     [GAUGE_WRITABLE_RAM] =
         PART("tier_writable",
              "1: the tier takes blocks; 0: there is none, or its writes "
              "have failed and are tried again later.",
              RAM),
     [GAUGE_WRITABLE_SSD] = PART("tier_writable", NULL, SSD),
-    [GAUGE_IN_FLIGHT_RAM] = PART("tier_transfers_in_flight",
-                                 "KV blocks on their way into or out of a tier.", RAM),
-    [GAUGE_IN_FLIGHT_SSD] = PART("tier_transfers_in_flight", NULL, SSD),
+    [GAUGE_LOADING_RAM] =
+        PART("tier_transfers_in_flight",
+             "KV blocks on their way out of a tier (load) or into it.",
+             RAM ",direction=\"load\""),
+    [GAUGE_LOADING_SSD] =
+        PART("tier_transfers_in_flight", NULL, SSD ",direction=\"load\""),
+    [GAUGE_STORING_RAM] =
+        PART("tier_transfers_in_flight", NULL, RAM ",direction=\"store\""),
+    [GAUGE_STORING_SSD] =
+        PART("tier_transfers_in_flight", NULL, SSD ",direction=\"store\""),
 };
 
 static const char *const outcomes[OUTCOMES] = {
@@ -174,20 +195,26 @@ struct cells {
     atomic_uint_fast64_t sum;     // nanoseconds
 };
 
+struct tenant_cells {
+    char *label;  // tenant="...", escaped; NULL: no series
+    atomic_uint_fast64_t bytes[METRICS_TENANT_TIERS];
+};
+
 struct metrics {
-    char *label;  // model_name="...", escaped
+    struct tenant_cells *tenants;  // (n_tenants)
+    atomic_uint n_tenants;         // set when tenants is filled
+    char *label;                   // model_name="...", escaped
     atomic_uint_fast64_t counter[COUNTERS], outcome[OUTCOMES], http[MAX_STATUS];
     atomic_int_fast64_t gauge[GAUGES];
     struct cells histogram[HISTOGRAMS];
 };
 
-/* As the text format wants it: backslash, quote and newline are escaped. */
-static char *label_of(const char *name)
+/* key="name" as the text format wants it: backslash, quote and newline are escaped. */
+static char *label_of(const char *key, const char *name)
 {
-    static const char key[] = "model_name=\"";
-    char *label = malloc(sizeof key + 2 * strlen(name) + 1);
+    char *label = malloc(strlen(key) + 2 * strlen(name) + 4);
     if (!label) return NULL;
-    char *p = stpcpy(label, key);
+    char *p = stpcpy(stpcpy(label, key), "=\"");
     for (; *name; name++) {
         if (strchr("\\\"\n", *name)) *p++ = '\\';
         *p++ = *name == '\n' ? 'n' : *name;
@@ -200,7 +227,7 @@ static char *label_of(const char *name)
 int metrics_open(struct metrics **out, const char *model_name, struct err *err)
 {
     struct metrics *m = calloc(1, sizeof *m);
-    if (m) m->label = label_of(model_name);
+    if (m) m->label = label_of("model_name", model_name);
     if (!m || !m->label) {
         metrics_close(m);
         return err_set(err, -ENOMEM, "no memory for metrics");
@@ -209,9 +236,32 @@ int metrics_open(struct metrics **out, const char *model_name, struct err *err)
     return 0;
 }
 
+static void free_tenants(struct tenant_cells *t, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) free(t[i].label);
+    free(t);
+}
+
+int metrics_tenants(struct metrics *m, const char *const *names, uint32_t n,
+                    struct err *err)
+{
+    struct tenant_cells *t = calloc(n ? n : 1, sizeof *t);
+    bool good = t != NULL;
+    for (uint32_t i = 0; good && i < n; i++)
+        if (names[i]) good = (t[i].label = label_of("tenant", names[i])) != NULL;
+    if (!good) {
+        free_tenants(t, t ? n : 0);
+        return err_set(err, -ENOMEM, "no memory for the metrics of tenants");
+    }
+    m->tenants = t;
+    atomic_store_explicit(&m->n_tenants, n, memory_order_release);
+    return 0;
+}
+
 void metrics_close(struct metrics *m)
 {
     if (!m) return;
+    free_tenants(m->tenants, m->n_tenants);
     free(m->label);
     free(m);
 }
@@ -270,6 +320,13 @@ void metrics_observe(struct metrics *m, enum histogram h, uint64_t nanoseconds)
     if (i < MAX_BUCKETS && bounds[i] == 0) i = MAX_BUCKETS;
     add(&m->histogram[h].bucket[i], 1);
     add(&m->histogram[h].sum, nanoseconds);
+}
+
+void metrics_set_tenant(struct metrics *m, uint32_t tenant, int tier, uint64_t bytes)
+{
+    if (tenant < atomic_load_explicit(&m->n_tenants, memory_order_acquire))
+        atomic_store_explicit(&m->tenants[tenant].bytes[tier], bytes,
+                              memory_order_relaxed);
 }
 
 uint64_t metrics_counter(const struct metrics *m, enum counter c)
@@ -368,6 +425,20 @@ static void render_gauges(const struct metrics *m, struct bytes *out)
                  total > 0 ? (double)used / (double)total : 0.0);
 }
 
+static void render_tenants(const struct metrics *m, struct bytes *out)
+{
+    static const char *const tiers[METRICS_TENANT_TIERS] = {RAM, SSD};
+    uint32_t n = atomic_load_explicit(&m->n_tenants, memory_order_acquire);
+    if (n == 0) return;
+    head(out, "tenant_used_bytes", "KV bytes of a tenant, or of its group, in a tier.",
+         "gauge");
+    for (uint32_t i = 0; i < n; i++)
+        for (int t = 0; m->tenants[i].label && t < METRICS_TENANT_TIERS; t++)
+            bytes_printf(out, "dormouse_tenant_used_bytes{%s,%s,%s} %llu\n", m->label,
+                         m->tenants[i].label, tiers[t],
+                         (unsigned long long)get(&m->tenants[i].bytes[t]));
+}
+
 void metrics_render(const struct metrics *m, struct bytes *out)
 {
     for (uint32_t i = 0; i < COUNTERS; i++) render_counter(m, i, out);
@@ -383,5 +454,6 @@ void metrics_render(const struct metrics *m, struct bytes *out)
                          m->label, i, (unsigned long long)get(&m->http[i]));
 
     render_gauges(m, out);
+    render_tenants(m, out);
     for (uint32_t h = 0; h < HISTOGRAMS; h++) render_histogram(m, h, out);
 }

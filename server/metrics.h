@@ -54,6 +54,8 @@ enum counter {
     COUNTER_LOST,
     COUNTER_QUOTA_RAM,
     COUNTER_QUOTA_SSD,
+    COUNTER_KEPT_RAM,
+    COUNTER_KEPT_SSD,
     COUNTER_LOAD_FAILED,
     COUNTER_STORE_FAILED,
     COUNTER_DEADLINE,
@@ -61,6 +63,10 @@ enum counter {
     COUNTER_SECOND_TOUCH,
     COUNTER_DROPPED_RAM,  // blocks whose bytes were not what they should be
     COUNTER_DROPPED_SSD,
+    COUNTER_FOUND,  // at the start on the SSD
+    COUNTER_FOUND_FOREIGN,
+    COUNTER_FOUND_DAMAGED,
+    COUNTER_FOUND_ORPHANS,
     COUNTER_IDLE_NS,  // nothing was computed because blocks were on their way
     COUNTERS
 };
@@ -79,10 +85,14 @@ enum gauge {
     GAUGE_FREE_DEVICE,
     GAUGE_FREE_RAM,
     GAUGE_FREE_SSD,
+    GAUGE_CONFIGURED_RAM,  // 1: wanted; whether it is there or not
+    GAUGE_CONFIGURED_SSD,
     GAUGE_WRITABLE_RAM,
     GAUGE_WRITABLE_SSD,
-    GAUGE_IN_FLIGHT_RAM,  // transfers, loads and stores
-    GAUGE_IN_FLIGHT_SSD,
+    GAUGE_LOADING_RAM,  // transfers
+    GAUGE_LOADING_SSD,
+    GAUGE_STORING_RAM,
+    GAUGE_STORING_SSD,
     GAUGES
 };
 
@@ -112,6 +122,11 @@ void metrics_http(struct metrics *m,
                   int status);  // one answered HTTP request, by status
 void metrics_set(struct metrics *m, enum gauge g, int64_t value);
 void metrics_add(struct metrics *m, enum gauge g, int64_t delta);
+/* Name the tenants: n names, one of them NULL where it has no series of its own.  Once. */
+#define METRICS_TENANT_TIERS 2  // RAM, SSD
+NODISCARD int metrics_tenants(struct metrics *m, const char *const *names, uint32_t n,
+                              struct err *err);
+void metrics_set_tenant(struct metrics *m, uint32_t tenant, int tier, uint64_t bytes);
 void metrics_observe(struct metrics *m, enum histogram h, uint64_t nanoseconds);
 uint64_t metrics_counter(const struct metrics *m, enum counter c);
 

@@ -1,24 +1,18 @@
 #include "server/options.h"
 
+#include "server/log.h"
 #include "server/options_table.h"
 #include "server/version.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #define PREFIX "DORMOUSE_"
-#define WIDTH  78
 
 void options_defaults(struct options *to)
 {
     memset(to, 0, sizeof *to);
-    for (uint32_t i = 0; i < option_count; i++) {
-        const struct option *o = &option_table[i];
-        int rc = option_set(o, to, o->value, o->key, NULL);
-        assert(rc == 0);
-        (void)rc;
-    }
+    option_set_defaults(&serve_options, to);
 }
 
 /* ---- environment ---- */
@@ -40,16 +34,47 @@ static const char *env_find(char **env, const char *key)
     return NULL;
 }
 
+/* A variable with our prefix that is no option's.  What is nearly one is a misspelling and
+ * refused, as in a file; others may be meant for something else, and are named in the log
+ * (Kubernetes sets DORMOUSE_SERVICE_HOST beside a service of this name). */
+static int check_stranger(const char *variable, struct err *err)
+{
+    char key[64];
+    size_t n = strcspn(variable, "=") - (sizeof PREFIX - 1), i = 0;
+    for (const char *p = variable + sizeof PREFIX - 1; i < n && i + 1 < sizeof key; i++)
+        key[i] = (char)(p[i] >= 'A' && p[i] <= 'Z' ? p[i] - 'A' + 'a' : p[i]);
+    key[i] = 0;
+    const struct option *near = option_find(&serve_options, key);
+    if (!near) near = option_nearest(&serve_options, key);
+    int shown = (int)strcspn(variable, "=");
+    if (shown > 80) shown = 80;
+    if (!near && strcmp(key, "config"))
+        log_line(LOG_WARN, "environment variable %.*s is no option and is not used",
+                 shown, variable);
+    if (!near) return 0;
+    char name[64];
+    env_name(name, sizeof name, near->key);
+    if (strncmp(variable, name, strlen(name)) == 0) return 0;
+    return err_set(err, -EINVAL,
+                   "environment variable %.*s is unknown; did you mean %.*s?", shown,
+                   variable, (int)strcspn(name, "="), name);
+}
+
 static int read_env(struct options *to, char **env, struct err *err)
 {
-    for (uint32_t i = 0; i < option_count; i++) {
-        const char *value = env_find(env, option_table[i].key);
+    for (char **e = env; e && *e; e++) {
+        if (strncmp(*e, PREFIX, sizeof PREFIX - 1)) continue;
+        int rc = check_stranger(*e, err);
+        if (rc) return rc;
+    }
+    for (uint32_t i = 0; i < serve_options.n; i++) {
+        const char *value = env_find(env, serve_options.option[i].key);
         if (!value) continue;
         char name[64], where[96];
-        env_name(name, sizeof name, option_table[i].key);
+        env_name(name, sizeof name, serve_options.option[i].key);
         name[strlen(name) - 1] = 0;
         snprintf(where, sizeof where, "environment variable %s", name);
-        int rc = option_set(&option_table[i], to, value, where, err);
+        int rc = option_set(&serve_options.option[i], to, value, where, err);
         if (rc) return rc;
     }
     return 0;
@@ -57,84 +82,15 @@ static int read_env(struct options *to, char **env, struct err *err)
 
 /* ---- flags ---- */
 
-struct args {
-    char **argv;
-    int n, at;
-};
-
-/* One flag with its value, or a positional argument (key NULL). */
-struct arg {
-    char key[64];
-    char where[96];
-    const char *value;
-    const struct option *option;  // NULL: --config, or positional
-    bool positional;
-};
-
-static bool is_word(const char *s, const char *long_flag, const char *short_flag)
-{
-    return strcmp(s, long_flag) == 0 || strcmp(s, short_flag) == 0;
-}
-
-/* The option of a flag, where "--no-x" means x = false and "--x" x = true. */
-static const char *bool_value(struct arg *a)
-{
-    const struct option *o = option_find(a->key);
-    if (o && o->type == OPTION_BOOL) {
-        a->option = o;
-        return "true";
-    }
-    if (strncmp(a->key, "no-", 3) || !(o = option_find(a->key + 3))) return NULL;
-    if (o->type != OPTION_BOOL) return NULL;
-    a->option = o;
-    return "false";
-}
-
-static int next_arg(struct args *in, struct arg *a, struct err *err)
-{
-    *a = (struct arg){0};
-    const char *text = in->argv[in->at++];
-    if (text[0] != '-' || text[1] == 0) {
-        a->positional = true;
-        a->value = text;
-        return 0;
-    }
-    size_t n = strcspn(text, "=");
-    snprintf(a->where, sizeof a->where, "flag %s", text);
-    a->where[strcspn(a->where, "=")] = 0;
-    if (strncmp(text, "--", 2) || n < 3 || n - 2 >= sizeof a->key)
-        return err_set(err, -EINVAL, "%s is unknown; `dormouse serve --help` lists all",
-                       a->where);
-    memcpy(a->key, text + 2, n - 2);
-    bool config = strcmp(a->key, "config") == 0;
-    if (strchr(a->key, '_')) return option_unknown(a->key, a->where, true, err);
-
-    const char *implied = bool_value(a);
-    if (!implied && !config) a->option = option_find(a->key);
-    if (!a->option && !config) return option_unknown(a->key, a->where, true, err);
-    if (text[n] == '=') {
-        a->value = text + n + 1;
-        if (implied && strcmp(implied, "false") == 0)
-            return err_set(err, -EINVAL, "%s takes no value", a->where);
-    } else if (implied) {
-        a->value = implied;
-    } else if (in->at < in->n) {
-        a->value = in->argv[in->at++];
-    } else {
-        return err_set(err, -EINVAL, "%s needs a value", a->where);
-    }
-    return 0;
-}
-
 /* The configuration file that flags or environment name; NULL: none. */
 static int find_config(int argc, char **argv, char **env, const char **path,
                        struct err *err)
 {
     *path = env_find(env, "config");
-    struct args in = {argv, argc, 0};
+    struct option_args in = {argv, argc, 0};
     while (in.at < in.n) {
-        struct arg a;
-        int rc = next_arg(&in, &a, err);
+        struct option_arg a;
+        int rc = option_next_arg(&serve_options, &in, &a, err);
         if (rc) return rc;
         if (!a.option && !a.positional) *path = a.value;
     }
@@ -144,12 +100,12 @@ static int find_config(int argc, char **argv, char **env, const char **path,
 
 static int read_flags(struct options *to, int argc, char **argv, struct err *err)
 {
-    const struct option *model = option_find("model");
+    const struct option *model = option_find(&serve_options, "model");
     const char *path = NULL;
-    struct args in = {argv, argc, 0};
+    struct option_args in = {argv, argc, 0};
     while (in.at < in.n) {
-        struct arg a;
-        int rc = next_arg(&in, &a, err);
+        struct option_arg a;
+        int rc = option_next_arg(&serve_options, &in, &a, err);
         if (rc) return rc;
         if (a.positional) {
             if (path)
@@ -171,15 +127,13 @@ static int read_flags(struct options *to, int argc, char **argv, struct err *err
 int options_read(struct options *to, int argc, char **argv, char **env, struct err *err)
 {
     options_defaults(to);
-    for (int i = 0; i < argc; i++) {
-        if (is_word(argv[i], "--help", "-h")) {
-            options_help();
-            return 1;
-        }
-        if (is_word(argv[i], "--version", "-V")) {
-            puts("dormouse " DORMOUSE_VERSION);
-            return 1;
-        }
+    if (option_asked(argc, argv, "--help", "-h")) {
+        options_help();
+        return 1;
+    }
+    if (option_asked(argc, argv, "--version", "-V")) {
+        puts("dormouse " DORMOUSE_VERSION);
+        return 1;
     }
     const char *config;
     int rc = find_config(argc, argv, env, &config, err);
@@ -190,35 +144,6 @@ int options_read(struct options *to, int argc, char **argv, char **env, struct e
 }
 
 /* ---- help ---- */
-
-/* Words of text, each line behind `indent` and no wider than WIDTH. */
-static void wrap(const char *indent, const char *text)
-{
-    size_t column = 0;
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, " ");
-        if (column && column + 1 + n > WIDTH) {
-            putchar('\n');
-            column = 0;
-        }
-        printf("%s%.*s", column ? " " : indent, (int)n, p);
-        column = (column ? column + 1 : strlen(indent)) + n;
-        p += n + (p[n] == ' ');
-    }
-    putchar('\n');
-}
-
-void option_print(const struct option *o)
-{
-    printf("  --");
-    for (const char *p = o->key; *p; p++) putchar(*p == '_' ? '-' : *p);
-    if (o->type == OPTION_BOOL)
-        puts("");
-    else
-        printf(" %s\n", option_placeholder(o));
-    wrap("        ", o->help);
-    printf("        Default: %s.\n", o->value[0] ? o->value : "empty");
-}
 
 void options_help(void)
 {
@@ -237,13 +162,7 @@ void options_help(void)
         "        This text.\n"
         "  --version, -V\n"
         "        The version.");
-    const char *group = "";
-    for (uint32_t i = 0; i < option_count; i++) {
-        if (strcmp(group, option_table[i].group))
-            printf("\n%s\n", option_table[i].group);
-        group = option_table[i].group;
-        option_print(&option_table[i]);
-    }
+    option_print_list(&serve_options);
 }
 
 void options_print_reference(void)
@@ -257,14 +176,14 @@ void options_print_reference(void)
          "[sections]\n"
          "# only order it.  A comment has a line of its own.");
     const char *group = "";
-    for (uint32_t i = 0; i < option_count; i++) {
-        const struct option *o = &option_table[i];
+    for (uint32_t i = 0; i < serve_options.n; i++) {
+        const struct option *o = &serve_options.option[i];
         if (strcmp(group, o->group)) printf("\n[%s]\n", o->group);
         group = o->group;
         char expected[128];
         option_expects(o, expected, sizeof expected);
         putchar('\n');
-        wrap("# ", o->help);
+        option_wrap("# ", o->help);
         printf("# Value: %s.\n", expected);
         printf("#%s =%s%s\n", o->key, o->value[0] ? " " : "", o->value);
     }

@@ -22,6 +22,7 @@ struct options {
     uint32_t context;         // tokens of one sequence; 0: what the model holds
     /* machine */
     char device[64];    // "cpu", "cuda", "cuda:1"
+    bool exact;         // on a GPU: own kernels only
     char cpu_path[32];  // "": the best
     uint32_t threads;   // 0: all
     enum dtype kv_type;
@@ -32,7 +33,9 @@ struct options {
     uint64_t ram;           // bytes of the RAM tier; 0: none
     char ssd[OPTION_TEXT];  // folder of the SSD tier; "": none
     uint64_t ssd_size;      // bytes of its file
+    char ssd_io[16];        // "auto", "threads"
     uint32_t copy_after_ms, idle_after_ms, ssd_after_ms, residency_ms;
+    uint32_t keep_for_ms;
     uint32_t high, low;             // per cent of a tier
     uint64_t ram_quota, ssd_quota;  // bytes of each tenant; 0: no limit
     uint64_t ssd_per_day;           // bytes; 0: no limit

@@ -1,7 +1,7 @@
 /* options_file.c - the configuration file (the only user of inih).
  *
- * Lines of `key = value`; # and ; begin a comment; [sections] may order the file and
- * mean nothing.  A key that stands twice is an error, not a choice.
+ * Lines of `key = value`; # and ; begin a comment, which has a line of its own; [sections]
+ * may order the file and mean nothing.  A key that stands twice is an error, not a choice.
  */
 #include "kernels/file.h"
 #include "server/options_table.h"
@@ -28,6 +28,16 @@ struct reading {
     int rc;
 };
 
+/* The library would cut a value there before one of the two signs and keep the other, so
+ * neither is taken: no value changes without a word. */
+static bool has_trailing_comment(const char *line)
+{
+    if (strchr("#;[", line[0])) return false;  // the end of the line too
+    for (const char *p = line + 1; *p; p++)
+        if (strchr("#;", *p) && strchr(" \t", p[-1])) return true;
+    return false;
+}
+
 static char *next_line(char *buf, int cap, void *stream)
 {
     struct reading *r = stream;
@@ -46,6 +56,13 @@ static char *next_line(char *buf, int cap, void *stream)
     /* An indented line would continue the value above it; here it is a line like any. */
     size_t blanks = strspn(buf, " \t");
     memmove(buf, buf + blanks, n + 1 - blanks);
+    if (has_trailing_comment(buf)) {
+        r->rc = err_set(r->err, -EINVAL,
+                        "%s line %u has # or ; behind a blank; a comment has a line of "
+                        "its own",
+                        r->path, r->line);
+        return NULL;
+    }
     return buf;
 }
 
@@ -57,13 +74,13 @@ static int handle(void *user, const char *section, const char *key, const char *
 
     char where[OPTION_TEXT + 128];
     snprintf(where, sizeof where, "%s line %u, key %.64s", r->path, r->line, key);
-    const struct option *o = option_find(key);
+    const struct option *o = option_find(&serve_options, key);
     if (!o || strchr(key, '-')) {
-        r->rc = option_unknown(key, where, false, r->err);
+        r->rc = option_unknown(&serve_options, key, where, false, r->err);
         return 0;
     }
-    assert(option_count <= OPTIONS);
-    unsigned *seen = &r->seen[o - option_table];
+    assert(serve_options.n <= OPTIONS);
+    unsigned *seen = &r->seen[o - serve_options.option];
     if (*seen) {
         r->rc = err_set(r->err, -EINVAL, "%s was set in line %u already", where, *seen);
         return 0;

@@ -10,10 +10,11 @@
 #define TIB         (MIB * 1024 * 1024)
 
 /* clang-format off */
-const struct option option_table[] = {
+static const struct option table[] = {
     {"model", TEXT(model), "", 0, OPTION_TEXT - 1, NULL, "model",
-     "Directory of the model: config.json, tokenizer.json, tokenizer_config.json and "
-     "model.safetensors or its shards. The first argument without dashes says the same."},
+     "Directory of the model: config.json, tokenizer.json and model.safetensors or its "
+     "shards; to chat also a template, in tokenizer_config.json or chat_template.jinja. "
+     "The first argument without dashes says the same."},
     {"name", TEXT(name), "", 0, 255, NULL, "model",
      "What the API calls the model. Empty: the directory's own name."},
     {"context", OPTION_COUNT, FIELD(context), "0", 0, 1u << 30, NULL, "model",
@@ -23,6 +24,10 @@ const struct option option_table[] = {
     {"device", TEXT(device), "cpu", 1, 63, NULL, "machine",
      "Where the model runs: cpu; cuda, the first GPU; or cuda:N, the one with number N from "
      "0. A GPU needs a build with CUDA (make CUDA=1)."},
+    {"exact", OPTION_BOOL, FIELD(exact), "false", 0, 0, NULL, "machine",
+     "On a GPU: multiply by own kernels whatever a step's size, so that a reply has the same "
+     "bits whoever else is served and however its prompt was cut. Prompts take longer than "
+     "by cuBLAS. On a CPU it is always so."},
     {"cpu_path", OPTION_CHOICE, FIELD(cpu_path), "", 0, 0, "|portable|avx2", "machine",
      "Instruction set of the CPU backend. Empty: the best one this CPU has."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
@@ -54,7 +59,8 @@ const struct option option_table[] = {
      "How long a step with a prompt in it may hold up replies that are running; a prompt "
      "is cut to fit."},
     {"stall", OPTION_DURATION, FIELD(stall_ms), "30s", 100, HOUR, NULL, "scheduling",
-     "A client that has not read its answer for this long is dropped: its request ends, and its connection is closed at the latest after twice the time."},
+     "A client that has not read its answer for this long is dropped: its request ends, "
+     "and its connection is closed at the latest after twice the time."},
     {"drain", OPTION_DURATION, FIELD(drain_ms), "25s", 0, HOUR, NULL, "scheduling",
      "After SIGTERM or SIGINT, running replies may go on for this long; then each ends "
      "with an error event. A second signal ends them at once."},
@@ -63,9 +69,14 @@ const struct option option_table[] = {
      "Host memory in which conversations sleep. 0: none."},
     {"ssd", TEXT(ssd), "", 0, OPTION_TEXT - 1, NULL, "conversations",
      "Folder on an SSD in which conversations sleep, and from which they wake after a "
-     "restart. One server at a time may have it. Empty: none."},
+     "restart. One server at a time may have it. A folder that cannot be made or opened, or "
+     "that others may write, is an error; where what lies in it cannot be used, the server "
+     "says so and runs without the SSD. Empty: none."},
     {"ssd_size", OPTION_SIZE, FIELD(ssd_size), "16G", MIB, 1024 * TIB, NULL,
      "conversations", "Bytes of the file in that folder."},
+    {"ssd_io", OPTION_CHOICE, FIELD(ssd_io), "auto", 0, 0, "auto|threads", "conversations",
+     "How the file is read and written: auto is by io_uring, and by threads where the system "
+     "has none."},
     {"copy_after", OPTION_DURATION, FIELD(copy_after_ms), "5s", 1, 24 * HOUR, NULL,
      "conversations",
      "A conversation that has been quiet for this long is copied down, in the background; "
@@ -79,6 +90,10 @@ const struct option option_table[] = {
      "conversations",
      "A conversation that has woken stays up at least this long, unless nothing else can "
      "make room."},
+    {"keep_for", OPTION_DURATION, FIELD(keep_for_ms), "120s", 0, 24 * HOUR, NULL,
+     "conversations",
+     "In a full tier, what was used less long ago than this makes room for nobody; what is "
+     "new stays out. Keeps conversations that take turns from pushing each other out."},
     {"high", OPTION_COUNT, FIELD(high), "90", 1, 100, NULL, "conversations",
      "When a tier is fuller than this, in per cent, blocks are freed."},
     {"low", OPTION_COUNT, FIELD(low), "80", 1, 100, NULL, "conversations",
@@ -131,10 +146,10 @@ const struct option option_table[] = {
      "one time take at most sixteen times this."},
     {"header_timeout", OPTION_DURATION, FIELD(header_timeout_ms), "10s", 100, HOUR, NULL,
      "http",
-     "A client must have sent the head of its request after this time; else 408."},
+     "A client must send the head of its request within this time; else 408."},
     {"body_timeout", OPTION_DURATION, FIELD(body_timeout_ms), "60s", 100, HOUR, NULL,
      "http",
-     "A client must have sent the body of its request after this time; else 408."},
+     "A client must send the body of its request within this time; else 408."},
     {"idle_timeout", OPTION_DURATION, FIELD(idle_timeout_ms), "75s", 100, 24 * HOUR,
      NULL, "http",
      "An open connection without a request is closed after this time."},
@@ -152,7 +167,8 @@ const struct option option_table[] = {
      "Most choices of one request: n times its prompts."},
     {"default_max_tokens", OPTION_COUNT, FIELD(default_max_tokens), "0", 0, 1u << 30, NULL,
      "api",
-     "Length limit of replies to requests that name none. 0: what the context holds."},
+     "Most tokens of a chat's reply where the request names no limit. 0: what the context "
+     "still holds, so that one reply may fill it."},
     {"completions_special", OPTION_BOOL, FIELD(completions_special), "false", 0, 0, NULL,
      "api",
      "Control tokens written in the text of /v1/completions count as such. Chat messages "
@@ -165,4 +181,4 @@ const struct option option_table[] = {
 };
 /* clang-format on */
 
-const uint32_t option_count = ARRAY_LEN(option_table);
+const struct option_list serve_options = {table, ARRAY_LEN(table), "serve", "config"};

@@ -1,4 +1,6 @@
-/* options_table.h - the one table behind options.h; private to options*.c and its tests.
+/* options_table.h - tables of options: what they hold, and how they are read and shown.
+ *
+ * `dormouse serve` has one (options_table.c), `dormouse plan` another (plan_table.c).
  *
  * Owns     nothing; the table is constant.
  * Threads  pure functions.
@@ -29,25 +31,60 @@ struct option {
     const char *help;  // whole sentences
 };
 
-extern const struct option option_table[];
-extern const uint32_t option_count;
+/* The options of one command. */
+struct option_list {
+    const struct option *option;
+    uint32_t n;
+    const char *command;    // whose --help lists them
+    const char *file_flag;  // takes a value and is no option: "config"; NULL: none does
+};
+
+extern const struct option_list serve_options;
 
 /* NULL where there is none.  '-' counts as '_'. */
-const struct option *option_find(const char *key);
+const struct option *option_find(const struct option_list *l, const char *key);
 /* The key most like this one; NULL where none is near. */
-const struct option *option_nearest(const char *key);
+const struct option *option_nearest(const struct option_list *l, const char *key);
 
 /* "a whole number from 0 to 65535": what a value of this option must be. */
 void option_expects(const struct option *o, char *buf, size_t cap);
-void option_print(const struct option *o);  // its part of a --help, to standard output
+/* Words to standard output, each line behind `indent` and less than 80 wide. */
+void option_wrap(const char *indent, const char *text);
+void option_print_list(const struct option_list *l);     // their --help, in groups
 const char *option_placeholder(const struct option *o);  // "N", "SIZE", "TEXT" ...
 
 /* Parse value into the field of `to`, the struct that the option's table is about: struct
  * options, or that of another command.  `where` opens the message: "FILE line 3, key port". */
 NODISCARD int option_set(const struct option *o, void *to, const char *value,
                          const char *where, struct err *err);
+/* All of them to their defaults; `to` holds zeros. */
+void option_set_defaults(const struct option_list *l, void *to);
 /* -EINVAL with "WHERE is unknown" and the nearest key as it would be written there. */
-int option_unknown(const char *key, const char *where, bool flag, struct err *err);
+int option_unknown(const struct option_list *l, const char *key, const char *where,
+                   bool flag, struct err *err);
+
+/* ---- a command line (options_args.c) ---- */
+
+struct option_args {
+    char **argv;
+    int n, at;
+};
+
+/* One flag with its value, or a positional argument. */
+struct option_arg {
+    char key[64];
+    char where[96];  // "flag --port"
+    const char *value;
+    const struct option *option;  // NULL: the file flag, or positional
+    bool positional;
+};
+
+/* Take the next one of args, of which there is one.  "--x" alone makes an option that is
+ * true or false true, "--no-x" false. */
+NODISCARD int option_next_arg(const struct option_list *l, struct option_args *args,
+                              struct option_arg *a, struct err *err);
+/* Is one of the two words in argv? */
+bool option_asked(int argc, char **argv, const char *long_flag, const char *short_flag);
 
 /* Read a configuration file into `to`. */
 NODISCARD int option_read_file(struct options *to, const char *path, struct err *err);

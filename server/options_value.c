@@ -1,6 +1,7 @@
 /* options_value.c - finds an option by its key, and turns its text into a value. */
 #include "server/options_table.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,10 @@ static bool same_key(const char *key, const char *other)
     return *key == *other;
 }
 
-const struct option *option_find(const char *key)
+const struct option *option_find(const struct option_list *l, const char *key)
 {
-    for (uint32_t i = 0; i < option_count; i++)
-        if (same_key(option_table[i].key, key)) return &option_table[i];
+    for (uint32_t i = 0; i < l->n; i++)
+        if (same_key(l->option[i].key, key)) return &l->option[i];
     return NULL;
 }
 
@@ -45,27 +46,28 @@ static size_t distance(const char *a, const char *b)
     return row[nb];
 }
 
-const struct option *option_nearest(const char *key)
+const struct option *option_nearest(const struct option_list *l, const char *key)
 {
     const struct option *best = NULL;
     size_t n = strlen(key), best_distance = 1 + (n > 9 ? n / 3 : 2);
     if (n >= KEY_MAX) return NULL;
-    for (uint32_t i = 0; i < option_count; i++) {
-        size_t d = distance(key, option_table[i].key);
+    for (uint32_t i = 0; i < l->n; i++) {
+        size_t d = distance(key, l->option[i].key);
         if (d < best_distance) {
             best_distance = d;
-            best = &option_table[i];
+            best = &l->option[i];
         }
     }
     return best;
 }
 
-int option_unknown(const char *key, const char *where, bool flag, struct err *err)
+int option_unknown(const struct option_list *l, const char *key, const char *where,
+                   bool flag, struct err *err)
 {
-    const struct option *near = option_nearest(key);
+    const struct option *near = option_nearest(l, key);
     if (!near)
-        return err_set(err, -EINVAL, "%s is unknown; `dormouse serve --help` lists all",
-                       where);
+        return err_set(err, -EINVAL, "%s is unknown; `dormouse %s --help` lists all",
+                       where, l->command);
     char name[KEY_MAX];
     snprintf(name, sizeof name, "%s", near->key);
     for (char *p = name; flag && *p; p++)
@@ -215,4 +217,14 @@ int option_set(const struct option *o, void *to, const char *value, const char *
     char expected[128];
     option_expects(o, expected, sizeof expected);
     return err_set(err, -EINVAL, "%s: `%.80s` is not %s", where, value, expected);
+}
+
+void option_set_defaults(const struct option_list *l, void *to)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct option *o = &l->option[i];
+        int rc = option_set(o, to, o->value, o->key, NULL);
+        assert(rc == 0);
+        (void)rc;
+    }
 }

@@ -72,12 +72,15 @@ static void refuse(struct plan_world *w, uint32_t turn)
     for (; turn != PLAN_NONE; turn = w->trace->turns[turn].next) w->result->refused++;
 }
 
-/* May this turn be begun?  Where nobody holds anything, it may always. */
-static bool has_room(const struct plan_world *w, const struct plan_turn *turn)
+static bool has_room(struct plan_world *w, uint32_t turn)
 {
-    if (w->loading.n == 0 && !plan_compute_busy(w)) return true;
-    return w->unused.n && w->loading.n < w->machine->max_wakes &&
-           pages_for(turn) <= kvstore_available(w->kv);
+    if (w->unused.n == 0 || w->loading.n == w->machine->max_wakes) return false;
+    const struct plan_turn *x = &w->trace->turns[turn];
+    struct kv_found mine = {0};
+    if (kvstore_has_room(w->kv, pages_for(x), &mine, w->now)) return true;
+    struct kv_prompt p = plan_prompt(w, turn, (x->prompt - 1) / PLAN_BLOCK_TOKENS);
+    kvstore_match(w->kv, &p, &mine);
+    return kvstore_wait_room(w->kv, pages_for(x), &mine, w->now) == KV_NOW;
 }
 
 static uint32_t take_unused(struct plan_world *w)
@@ -110,7 +113,7 @@ void plan_admit(struct plan_world *w)
             if (w->waiting.n == 0) return;
             uint32_t turn = w->waiting.first;
             bool fit = fits(w, &w->trace->turns[turn]);
-            if (fit && !has_room(w, &w->trace->turns[turn])) return;
+            if (fit && !has_room(w, turn)) return;
             w->waiting.first = w->next_waiting[turn];
             w->waiting.n--;
             if (!fit) {

@@ -3,7 +3,6 @@
 
 #include "server/plan_build.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,51 +11,10 @@
 void plan_options_defaults(struct plan_options *to)
 {
     memset(to, 0, sizeof *to);
-    for (uint32_t i = 0; i < plan_option_count; i++) {
-        const struct option *o = &plan_option_table[i];
-        int rc = option_set(o, to, o->value, o->key, NULL);
-        assert(rc == 0);
-        (void)rc;
-    }
+    option_set_defaults(&plan_options_list, to);
 }
 
 /* ---- flags ---- */
-
-/* The option whose flag this is, "--" and a value taken off. */
-static const struct option *find(const char *flag, size_t n)
-{
-    for (uint32_t i = 0; i < plan_option_count; i++) {
-        const char *key = plan_option_table[i].key;
-        size_t k = 0;
-        while (k < n && key[k] && flag[k] == (key[k] == '_' ? '-' : key[k])) k++;
-        if (k == n && !key[k]) return &plan_option_table[i];
-    }
-    return NULL;
-}
-
-/* Read the flag at argv[*at], and step over it and its value. */
-static int read_flag(struct plan_options *to, int argc, char **argv, int *at,
-                     struct err *err)
-{
-    const char *text = argv[(*at)++];
-    size_t n = strcspn(text, "=");
-    char where[96];
-    snprintf(where, sizeof where, "flag %.*s", n < 80 ? (int)n : 80, text);
-    const char *value = text[n] ? text + n + 1 : NULL;
-    const struct option *o = n > 2 ? find(text + 2, n - 2) : NULL;
-    if (!o && strncmp(text, "--no-", 5) == 0 && !value) {
-        o = find(text + 5, n - 5);
-        if (o && o->type != OPTION_BOOL) o = NULL;
-        value = "false";
-    }
-    if (!o || strncmp(text, "--", 2))
-        return err_set(err, -EINVAL, "%s is unknown; `dormouse plan --help` lists all",
-                       where);
-    if (!value && o->type == OPTION_BOOL) value = "true";
-    if (!value && *at < argc) value = argv[(*at)++];
-    if (!value) return err_set(err, -EINVAL, "%s needs a value", where);
-    return option_set(o, to, value, where, err);
-}
 
 static void print_help(void)
 {
@@ -70,39 +28,31 @@ static void print_help(void)
         "TRACE is Mooncake's jsonl or a CSV of sessions. The model and the machine "
         "are\n"
         "given by flags. TIME is 250ms or 30s, SIZE is 512M or 2G, of powers of 1024.");
-    const char *group = "";
-    for (uint32_t i = 0; i < plan_option_count; i++) {
-        const struct option *o = &plan_option_table[i];
-        if (strcmp(group, o->group)) printf("\n%s\n", o->group);
-        group = o->group;
-        option_print(o);
-    }
+    option_print_list(&plan_options_list);
 }
 
 int plan_options_read(struct plan_options *to, int argc, char **argv, struct err *err)
 {
     plan_options_defaults(to);
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help();
-            return 1;
-        }
+    if (option_asked(argc, argv, "--help", "-h")) {
+        print_help();
+        return 1;
+    }
+    const struct option *trace = option_find(&plan_options_list, "trace");
     bool named = false;
-    for (int at = 0; at < argc;) {
-        const char *text = argv[at];
-        int rc;
-        if (text[0] == '-' && text[1]) {
-            rc = read_flag(to, argc, argv, &at, err);
-        } else if (named) {
+    struct option_args in = {argv, argc, 0};
+    while (in.at < in.n) {
+        struct option_arg a;
+        int rc = option_next_arg(&plan_options_list, &in, &a, err);
+        if (rc) return rc;
+        if (a.positional && named)
             return err_set(
                 err, -EINVAL,
                 "one trace is replayed, but both %.100s and %.100s are given",
-                to->trace, text);
-        } else {
-            at++;
-            named = true;
-            rc = option_set(&plan_option_table[0], to, text, "the trace", err);
-        }
+                to->trace, a.value);
+        named = named || a.positional;
+        rc = a.positional ? option_set(trace, to, a.value, "the trace", err)
+                          : option_set(a.option, to, a.value, a.where, err);
         if (rc) return rc;
     }
     if (!to->trace[0] == !to->synthetic)
@@ -135,6 +85,7 @@ static void set_policy(const struct plan_options *o, struct plan_machine *m)
     p->idle_after = o->idle_after_ms * PLAN_MS;
     p->ssd_after = o->ssd_after_ms * PLAN_MS;
     p->residency = o->residency_ms * PLAN_MS;
+    p->keep_for = o->keep_for_ms * PLAN_MS;
     p->wake_deadline = o->deadline_ms * PLAN_MS;
     p->high = o->high / 100.0;
     p->low = o->low / 100.0;

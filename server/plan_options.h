@@ -27,7 +27,8 @@ struct plan_options {
     uint64_t ram_read, ram_write, ssd_read, ssd_write;
     uint32_t ram_latency_us, ssd_latency_us;
     /* policy */
-    uint32_t copy_after_ms, idle_after_ms, ssd_after_ms, residency_ms, deadline_ms;
+    uint32_t copy_after_ms, idle_after_ms, ssd_after_ms, residency_ms, keep_for_ms;
+    uint32_t deadline_ms;
     uint32_t high, low;  // percent
     bool second_touch;
     uint64_t ssd_per_day;
@@ -36,8 +37,7 @@ struct plan_options {
     bool json;
 };
 
-extern const struct option plan_option_table[];
-extern const uint32_t plan_option_count;
+extern const struct option_list plan_options_list;
 
 void plan_options_defaults(struct plan_options *o);
 /* argv without the program and the command's name.  0; 1: --help was printed; -EINVAL. */

@@ -9,7 +9,7 @@
 #define MOST  (1000ull << 40)
 
 /* clang-format off */
-const struct option plan_option_table[] = {
+static const struct option table[] = {
     {"trace", OPTION_STRING, FIELD(trace), "", 0, OPTION_TEXT - 1, NULL, "trace",
      "The trace: Mooncake's jsonl or the session CSV; - is standard input. The first "
      "argument without dashes says the same."},
@@ -79,12 +79,14 @@ const struct option plan_option_table[] = {
 
     {"copy_after", OPTION_DURATION, FIELD(copy_after_ms), "5s", 0, 24 * HOURS, NULL,
      "policy", "A conversation quiet for this long is copied down."},
-    {"idle_after", OPTION_DURATION, FIELD(idle_after_ms), "60s", 0, 24 * HOURS, NULL,
+    {"idle_after", OPTION_DURATION, FIELD(idle_after_ms), "60s", 1, 24 * HOURS, NULL,
      "policy", "And leaves the device after this long."},
     {"ssd_after", OPTION_DURATION, FIELD(ssd_after_ms), "30s", 0, 24 * HOURS, NULL,
      "policy", "And is copied from host memory to the SSD after this long."},
     {"residency", OPTION_DURATION, FIELD(residency_ms), "10s", 0, 24 * HOURS, NULL,
      "policy", "What came up stays for this long where there is something else to free."},
+    {"keep_for", OPTION_DURATION, FIELD(keep_for_ms), "120s", 0, 24 * HOURS, NULL,
+     "policy", "What was used less long ago makes room for nothing new in a full tier."},
     {"high", OPTION_COUNT, FIELD(high), "90", 1, 100, NULL, "policy",
      "Percent of a tier; above it blocks are freed ..."},
     {"low", OPTION_COUNT, FIELD(low), "80", 1, 100, NULL, "policy", "... down to this."},
@@ -108,4 +110,4 @@ const struct option plan_option_table[] = {
 };
 /* clang-format on */
 
-const uint32_t plan_option_count = ARRAY_LEN(plan_option_table);
+const struct option_list plan_options_list = {table, ARRAY_LEN(table), "plan", NULL};

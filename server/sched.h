@@ -29,7 +29,10 @@
  * Steps
  *   1. A step holds one token of every running reply, then prefill with what is left of
  *      step_tokens.  While replies are running, prefill is cut further to what takes about
- *      step_ns at the measured speed, but never below SCHED_MIN_CHUNK tokens.
+ *      step_ns at the measured speed, but never below SCHED_MIN_CHUNK tokens.  Where only
+ *      ends are left, at most SCHED_END_TOKENS of each prompt that came from the store, it is
+ *      what makes the step about a quarter longer, so that those who run do not notice who
+ *      wakes; until one has waited SCHED_BUMP_NS.
  *   2. Half of the prefill goes to the oldest sequence that needs any; the other half to
  *      those with least left to do.  So a long prompt never waits for ever, and a short
  *      one does not wait for a long one.  Where half is less than SCHED_MIN_CHUNK, the two
@@ -44,7 +47,8 @@
  *      engine_capacity() allows always fits alone.)  Blocks that it will share with others
  *      are not counted.  It takes the blocks of what it knows at once, and others one by
  *      one as the reply grows.  Its first blocks are a sibling's or the store's, but for a
- *      job whose prompt is scored: that computes everything.
+ *      job whose prompt is scored: that computes everything.  Where a store has still to save
+ *      blocks to make room, the start waits for that as long as the store says.
  *   5. Older goes first, by the time a job came.  What is smaller may pass one that waits
  *      for room, but only until it has waited SCHED_PASS_NS: from then on nothing younger
  *      starts.  When it has waited SCHED_BUMP_NS, younger jobs are put back for its blocks,
@@ -66,10 +70,11 @@
 
 #include "model/kv_pool.h"
 
-#define SCHED_NONE      UINT32_MAX
-#define SCHED_MIN_CHUNK 16
-#define SCHED_PASS_NS   UINT64_C(2000000000)
-#define SCHED_BUMP_NS   UINT64_C(5000000000)
+#define SCHED_NONE       UINT32_MAX
+#define SCHED_MIN_CHUNK  16
+#define SCHED_END_TOKENS 64
+#define SCHED_PASS_NS    UINT64_C(2000000000)
+#define SCHED_BUMP_NS    UINT64_C(5000000000)
 
 enum seq_state { SEQ_FREE, SEQ_WAKING, SEQ_RUNNING, SEQ_PUT_BACK, SEQ_ENDED };
 
@@ -98,12 +103,19 @@ struct sched_job {
     uint32_t older, younger;
 };
 
+enum sched_room {
+    ROOM_NONE,   // unless others give up theirs
+    ROOM_LATER,  // others need not
+    ROOM_NOW,
+};
+
 /* Where blocks of sequences that were computed before are found; all NULL: nowhere.  A
  * sequence is asked about by its number: job and n_known are set. */
 struct sched_store {
     void *arg;
-    /* Of the blocks that adopt() would give, how many others compute with right now. */
-    uint32_t (*shared)(void *arg, uint32_t seq);
+    /* May it start with n blocks, of which adopt() gives `most` at the most?  LATER: when
+     * what is still to be copied down has been, which is not waited for for ever. */
+    enum sched_room (*has_room)(void *arg, uint32_t seq, uint32_t n, uint32_t most);
     /* It starts: put the first blocks of what it knows into its table, with a reference on
      * each, but no more than cap; how many.  cap 0: what its table has is a sibling's, or it
      * computes everything.  loading: not all of them are filled yet. */
@@ -185,5 +197,8 @@ bool sched_check(const struct sched *s);
 /* Of sched*.c alone: the sequence has no block any more, and the caller says what it is
  * instead. */
 void sched_give_up(struct sched *s, uint32_t seq);
+/* And within a plan: tokens that it knows and that nothing computes yet; prefill. */
+uint32_t sched_left(const struct sched_seq *q);
+void sched_plan_prefill(struct sched *s, uint64_t now);
 
 #endif

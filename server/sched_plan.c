@@ -44,11 +44,6 @@ static uint32_t youngest_of(const struct sched *s, uint32_t than, bool paused)
 
 /* ---- replies ---- */
 
-static uint32_t left_of(const struct sched_seq *q)
-{
-    return q->n_known - q->n_computed - q->chunk;
-}
-
 /* Blocks for the next token, somebody else's if need be.  False: it gave its own. */
 static bool grow(struct sched *s, uint32_t seq, uint64_t now)
 {
@@ -70,7 +65,7 @@ static void plan_replies(struct sched *s, uint64_t now)
         for (uint32_t i = s->jobs[j].first_seq; i != SCHED_NONE; i = s->seqs[i].next) {
             struct sched_seq *q = &s->seqs[i];
             bool replies = q->n_known > s->jobs[j].n_prompt;
-            if (q->state != SEQ_RUNNING || !replies || left_of(q) != 1) continue;
+            if (q->state != SEQ_RUNNING || !replies || sched_left(q) != 1) continue;
             if (!grow(s, i, now)) continue;
             q->chunk = 1;
             s->step.n_decode++;
@@ -111,28 +106,25 @@ static uint32_t adoptable(const struct sched *s, const struct sched_seq *q,
 }
 
 /* Are there blocks for a sequence of which `shared` tokens are a sibling's?  Rule 4. */
-static bool has_room(const struct sched *s, const struct sched_seq *q, uint32_t shared)
+static enum sched_room has_room(const struct sched *s, const struct sched_seq *q,
+                                uint32_t shared)
 {
     const struct sched_job *j = &s->jobs[q->job];
-    uint32_t available = kv_pool_available(s->o.kv), all = kv_blocks_for(q->n_known);
-    uint64_t need = (uint64_t)all - shared / KV_BLOCK_TOKENS;
-    uint64_t spare = j->n_started == 0 ? j->n_choices : 1;
-    if (need + spare <= available) return true;
-    if (s->n_running == 0 && s->n_waking == 0) return need <= available;
-
-    /* The store is asked only where its answer can matter. */
-    uint32_t most = adoptable(s, q, shared);
-    if (most == 0) return false;
-    if (need + spare > (uint64_t)available + most) return false;
-    uint32_t theirs = s->o.store.shared(s->o.store.arg, (uint32_t)(q - s->seqs));
-    return need + spare <= (uint64_t)available + theirs;
+    uint32_t n = kv_blocks_for(q->n_known) - shared / KV_BLOCK_TOKENS;
+    bool alone = s->n_running == 0 && s->n_waking == 0;
+    if (!alone) n += j->n_started == 0 ? j->n_choices : 1;
+    if (!s->o.store.has_room)
+        return n <= kv_pool_available(s->o.kv) ? ROOM_NOW : ROOM_NONE;
+    uint32_t seq = (uint32_t)(q - s->seqs);
+    return s->o.store.has_room(s->o.store.arg, seq, n, adoptable(s, q, shared));
 }
 
-/* True where it started: it runs, or wakes. */
-static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *from,
-                  uint32_t shared)
+/* NOW: it started, and runs or wakes. */
+static enum sched_room start(struct sched *s, struct sched_seq *q,
+                             const struct sched_seq *from, uint32_t shared)
 {
-    if (!has_room(s, q, shared)) return false;
+    enum sched_room room = has_room(s, q, shared);
+    if (room != ROOM_NOW) return room;
     uint32_t seq = (uint32_t)(q - s->seqs), most = adoptable(s, q, shared);
     bool loading = false;
     q->inside = true;
@@ -145,12 +137,12 @@ static bool start(struct sched *s, struct sched_seq *q, const struct sched_seq *
     uint32_t tokens = shared + q->n_adopted * KV_BLOCK_TOKENS;
     if (kv_table_extend(s->o.kv, &q->table, tokens, q->n_known) < 0) {
         sched_give_up(s, seq);
-        return false;
+        return ROOM_NONE;
     }
     q->n_computed = loading ? 0 : tokens;
     q->state = loading ? SEQ_WAKING : SEQ_RUNNING;
     *(loading ? &s->n_waking : &s->n_running) += 1;
-    return true;
+    return ROOM_NOW;
 }
 
 /* Could `need` blocks be had from jobs younger than this one? */
@@ -177,15 +169,17 @@ static enum verdict try_start(struct sched *s, struct sched_seq *q, uint64_t sin
     bool wait;
     uint32_t shared = shareable(s, q, &from, &wait);
     if (wait && shared == 0) return NOT_YET;
-    if (start(s, q, from, shared)) return STARTED;
-    if (now - since < SCHED_BUMP_NS) return NO_ROOM;
+    enum sched_room room = start(s, q, from, shared);
+    if (room == ROOM_NOW) return STARTED;
+    if (room == ROOM_LATER || now - since < SCHED_BUMP_NS) return NO_ROOM;
 
     uint64_t need = (uint64_t)kv_blocks_for(q->n_known) + s->jobs[q->job].n_choices;
     if (need > s->o.kv->mem.n_blocks) need = s->o.kv->mem.n_blocks;
     if (!younger_hold(s, q->job, need)) return NO_ROOM;
     for (uint32_t victim; (victim = youngest_of(s, q->job, false)) != SCHED_NONE;) {
         put_back(s, victim, now);
-        if (start(s, q, from, shared)) return STARTED;
+        room = start(s, q, from, shared);
+        if (room != ROOM_NONE) return room == ROOM_NOW ? STARTED : NO_ROOM;
     }
     return NO_ROOM;
 }
@@ -261,7 +255,7 @@ static void plan_starts(struct sched *s, uint64_t now)
 static void begin_others(struct sched *s, const struct sched_seq *first)
 {
     for (struct sched_seq *q; (q = next_choice(s, first->job)) != NULL;) {
-        if (!start(s, q, first, q->n_known - 1)) return;
+        if (start(s, q, first, q->n_known - 1) != ROOM_NOW) return;
         take_place(s, q);
     }
 }
@@ -275,85 +269,6 @@ void sched_computed(struct sched *s, const struct sched_item *item)
     if (j->n_scored < j->to_score && q->n_computed > j->n_scored)
         j->n_scored = q->n_computed < j->to_score ? q->n_computed : j->to_score;
     if (q->n_computed >= j->n_prompt) begin_others(s, q);
-}
-
-/* ---- prefill (rules 1 and 2) ---- */
-
-/* Add up to `budget` tokens to the sequence's chunk; how many. */
-static uint32_t give(struct sched *s, struct sched_seq *q, uint32_t budget,
-                     uint32_t *spare_logits)
-{
-    const struct sched_job *j = &s->jobs[q->job];
-    uint32_t n = left_of(q);
-    if (n > budget) n = budget / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK;
-    if (j->n_scored >= j->to_score) {
-        q->chunk += n;
-        return n;
-    }
-
-    /* Every row from n_scored on needs logits; those of one are set aside for each
-     * sequence. */
-    uint32_t quiet = j->n_scored > q->n_computed ? j->n_scored - q->n_computed : 0;
-    uint32_t had = q->chunk > quiet ? q->chunk - quiet : 0;
-    uint32_t scores = *spare_logits + (had == 0);
-    if (scores > j->score_room - had) scores = j->score_room - had;
-    if (n > quiet + had + scores - q->chunk) n = quiet + had + scores - q->chunk;
-    q->chunk += n;
-    uint32_t has = q->chunk > quiet ? q->chunk - quiet : 0;
-    *spare_logits -= has - had - (had == 0 && has > 0);
-    return n;
-}
-
-static bool wants_prefill(const struct sched *s, const struct sched_seq *q)
-{
-    return q->state == SEQ_RUNNING && !s->jobs[q->job].paused && left_of(q) > 0;
-}
-
-static struct sched_seq *oldest_prefill(struct sched *s)
-{
-    for (uint32_t j = s->oldest; j != SCHED_NONE; j = s->jobs[j].younger)
-        for (uint32_t i = s->jobs[j].first_seq; i != SCHED_NONE; i = s->seqs[i].next)
-            if (wants_prefill(s, &s->seqs[i])) return &s->seqs[i];
-    return NULL;
-}
-
-static struct sched_seq *shortest_prefill(struct sched *s)
-{
-    struct sched_seq *best = NULL;
-    for (uint32_t i = 0; i < s->o.max_running; i++) {
-        struct sched_seq *q = &s->seqs[i];
-        if (!wants_prefill(s, q) || q->full) continue;
-        if (!best || left_of(q) < left_of(best)) best = q;
-    }
-    return best;
-}
-
-static uint32_t prefill_budget(const struct sched *s)
-{
-    uint32_t most = s->o.step_tokens - s->step.n_decode;
-    if (s->step.n_decode == 0) return most;
-
-    /* Not measured yet: a careful guess. */
-    double fit = s->prefill_ns > 0 ? (double)s->o.step_ns / s->prefill_ns : 64;
-    if (fit < SCHED_MIN_CHUNK) fit = SCHED_MIN_CHUNK;
-    return fit < most ? (uint32_t)fit / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK : most;
-}
-
-static void plan_prefill(struct sched *s)
-{
-    struct sched_seq *oldest = oldest_prefill(s);
-    if (!oldest) return;
-
-    uint32_t budget = prefill_budget(s), spare_logits = s->o.max_logits - s->n_running;
-    uint32_t half = budget / 2 / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK;
-    if (half == 0) half = s->turn ? budget : 0;
-    s->turn = !s->turn;
-    budget -= give(s, oldest, half, &spare_logits);
-
-    for (struct sched_seq *q; budget > 0 && (q = shortest_prefill(s)) != NULL;) {
-        budget -= give(s, q, budget, &spare_logits);
-        q->full = true;
-    }
 }
 
 /* ---- the plan ---- */
@@ -383,7 +298,7 @@ const struct sched_step *sched_plan(struct sched *s, uint64_t now)
     s->step.n_started = s->step.n_put_back = 0;
     plan_replies(s, now);
     plan_starts(s, now);
-    plan_prefill(s);
+    sched_plan_prefill(s, now);
     for (uint32_t i = 0; i < s->o.max_running; i++) {
         s->seqs[i].full = false;
         if (s->seqs[i].chunk > 0) add_item(s, i);

@@ -109,6 +109,7 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
     const struct backend_options b = {
         .threads = o->threads,
         .cpu_path = o->cpu_path[0] ? o->cpu_path : NULL,
+        .exact = o->exact,
         .limits = {.max_rows = o->step_tokens,
                    .max_seqs = o->max_running,
                    .max_blocks = (uint32_t)blocks,
@@ -174,9 +175,15 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     if (rc) return rc;
 
     struct budget *b = &s->budget;
+    size_t activations = model_activation_bytes(&s->config, &rows);
+    if (__builtin_add_overflow(activations, backend_scratch_bytes(s->backend),
+                               &activations))
+        activations = SIZE_MAX;
     *b = (struct budget){
+        .available = b->available,
+        .limit = b->limit,
         .weights = weights,
-        .activations = model_activation_bytes(&s->config, &rows),
+        .activations = activations,
         .engine = engine_bytes(&engine),
         .margin = set->margin,
         .block_bytes = kv_block_bytes(&shape),
@@ -185,8 +192,6 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
         .context = s->context,
         .max_sequences = set->max_running,
     };
-    rc = budget_available(b, "", err);
-    if (rc < 0) return rc;
     if (s->device) {
         s->host = (struct budget){
             .activations = (uint64_t)rows.max_logits * s->config.vocab * sizeof(float),
@@ -199,6 +204,7 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
         b->whole = true;
         b->limit = "free memory of the device";
         backend_device_memory(s->backend, &b->available);
+        b->available += backend_scratch_bytes(s->backend);
     }
     rc = budget_plan(b, err);
     if (rc == 0) rc = settle_tiers(s, set, err);
@@ -260,6 +266,8 @@ int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
     rc = check_sizes(s, set, err);
     if (rc == 0) rc = read_text_side(s, dir, err);
     if (rc == 0) rc = safetensors_open_dir(&s->tensors, dir, err);
+    /* Before the backend takes its scratch, which the budget counts. */
+    if (rc == 0) rc = budget_available(&s->budget, "", err);
     if (rc == 0) rc = open_backend(s, set, err);
     if (rc == 0) rc = stack_take_tenants(s, o, err);
     if (rc == 0) rc = settle_budget(s, o, err);

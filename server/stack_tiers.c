@@ -56,6 +56,23 @@ int stack_take_tenants(struct stack *s, const struct stack_options *o, struct er
                       : err_set(err, -ENOMEM, "no memory for %u tenants", s->n_tenants);
 }
 
+/* Without keys there is nobody to tell apart.  Of a group the first has the series. */
+static int name_tenants(const struct stack *s, const struct stack_options *o,
+                        struct err *err)
+{
+    if (!o->keys) return 0;
+    const char **names = calloc(s->n_tenants, sizeof *names);
+    if (!names) return err_set(err, -ENOMEM, "no memory for %u tenants", s->n_tenants);
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        uint32_t first = 0;
+        while (s->tenants[first].number != s->tenants[i].number) first++;
+        names[i] = first == i ? tenant_name(o, i) : NULL;
+    }
+    int rc = metrics_tenants(o->metrics, names, s->n_tenants, err);
+    free(names);
+    return rc;
+}
+
 static void key_tenants(struct stack *s, const struct stack_options *o)
 {
     for (uint32_t i = 0; i < s->n_tenants; i++) {
@@ -111,6 +128,7 @@ static struct policy policy_of(const struct options *o)
     p.idle_after = o->idle_after_ms * MS;
     p.ssd_after = o->ssd_after_ms * MS;
     p.residency = o->residency_ms * MS;
+    p.keep_for = o->keep_for_ms * MS;
     p.high = o->high / 100.0;
     p.low = o->low / 100.0;
     p.second_touch = o->second_touch;
@@ -134,6 +152,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
         .ram_bytes = o->ram,
         .ssd_dir = o->ssd,
         .ssd_bytes = o->ssd_size,
+        .ssd_threads = strcmp(o->ssd_io, "threads") == 0,
         .fingerprint = s->fingerprint,
         .max_wakes = 2 * o->max_running,
         .max_conversations = o->max_conversations,
@@ -194,15 +213,30 @@ static void log_ssd(const struct tiers *t, const struct options *o)
     if (f->note[0]) log_line(LOG_WARN, "SSD tier: %s", f->note);
 }
 
+static void count_found(struct metrics *m, const struct tier_ssd_found *f)
+{
+    metrics_total(m, COUNTER_FOUND, f->blocks);
+    metrics_total(m, COUNTER_FOUND_FOREIGN, f->foreign);
+    metrics_total(m, COUNTER_FOUND_DAMAGED, f->damaged);
+    metrics_total(m, COUNTER_FOUND_ORPHANS, f->orphans);
+}
+
 int stack_open_tiers(struct stack *s, const struct stack_options *o, struct err *err)
 {
     const struct options *set = o->options;
     struct tiers_options t = stack_tiers_options(s, set);
     key_tenants(s, o);
-    int rc = tiers_open(&s->tiers, &t, err);
+    int rc = name_tenants(s, o, err);
+    if (rc == 0) rc = tiers_open(&s->tiers, &t, err);
     if (rc < 0) return rc;
+    count_found(o->metrics, &s->tiers.found);
+    metrics_set(o->metrics, GAUGE_CONFIGURED_RAM, set->ram > 0);
+    metrics_set(o->metrics, GAUGE_CONFIGURED_SSD, set->ssd[0] != 0);
     if (s->tiers.ram) log_ram(&s->tiers, set->ram);
     if (s->tiers.ssd) log_ssd(&s->tiers, set);
+    if (s->tiers.ssd_refused)
+        log_line(LOG_WARN, "there is no SSD tier: %s; mend it and restart",
+                 s->tiers.found.note);
     rc = stack_calibrate(s, err);
     if (rc < 0) return rc;
     tiers_calibrate(&s->tiers, &s->kv);

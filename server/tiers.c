@@ -4,6 +4,7 @@
 #include "server/kv_pages.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Before anything was measured: a memory bus, and a slow NVMe drive. */
@@ -12,6 +13,7 @@
 #define SSD_LATENCY   200e3
 #define SSD_BANDWIDTH 8e8
 #define SAMPLE        8  // blocks moved to calibrate a tier
+#define TRIES         4
 
 static bool has_ssd(const struct tiers_options *o)
 {
@@ -61,8 +63,8 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
     uint64_t ssd = has_ssd(o) ? o->ssd_bytes / (block_bytes + TIER_ALIGN) : 0;
     if (ssd >= SLOT_NONE) ssd = SLOT_NONE - 1;
     uint64_t sum = kvstore_bytes(&k);
-    if (ram > 0) sum += ram * block_bytes + slots_bytes(ram);
-    if (ssd > 0) sum += slots_bytes((uint32_t)ssd);
+    if (ram > 0) sum += ram * block_bytes + slots_bytes(ram) + kvstore_note_bytes(ram);
+    if (ssd > 0) sum += slots_bytes((uint32_t)ssd) + kvstore_note_bytes((uint32_t)ssd);
     if (ram > 0 || ssd > 0) sum += (uint64_t)buffers(o) * block_bytes;
     if (ssd > 0 && o->device) sum += (uint64_t)depth(o) * block_bytes;
     return sum;
@@ -129,6 +131,8 @@ static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block
     return rc ? rc : tier_ram_open(&t->ram, &p->options, err);
 }
 
+/* What is kept on the SSD may be lost at any time: where it cannot be had, the server
+ * serves without.  What the operator has to mend is an error. */
 static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
                     struct err *err)
 {
@@ -138,10 +142,15 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .bytes = o->ssd_bytes,
         .fingerprint = o->fingerprint,
         .depth = depth(o),
+        .no_uring = o->ssd_threads,
     };
-    int rc = tier_ssd_open(&t->ssd, &t->found, &s, err);
-    if (rc == 0 && o->device) rc = tier_bounce(t->ssd, t->copies, depth(o), err);
-    return rc;
+    struct err why = {""};
+    int rc = tier_ssd_open(&t->ssd, &t->found, &s, &why);
+    if (rc == 0) return o->device ? tier_bounce(t->ssd, t->copies, depth(o), err) : 0;
+    t->ssd_refused = t->found.inside;
+    if (!t->ssd_refused) return err_set(err, rc, "%s", why.msg);
+    snprintf(t->found.note, sizeof t->found.note, "%s", why.msg);
+    return 0;
 }
 
 static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)
@@ -218,6 +227,20 @@ static uint32_t take_pages(struct kv_pool *kv, uint32_t *pages)
     return n;
 }
 
+/* How long the first of n blocks takes and then all others; false where one fails. */
+static bool time_loads(struct tier *tier, struct tier_io *io, uint32_t n,
+                       uint64_t *first, uint64_t *rest)
+{
+    uint64_t began = engine_clock();
+    if (move(tier, io, 1, TIER_LOAD) != 1) return false;
+    uint64_t between = engine_clock();
+    if (move(tier, io + 1, n - 1, TIER_LOAD) != n - 1) return false;
+    *first = between - began;
+    *rest = engine_clock() - between;
+    return true;
+}
+
+/* The least of a few tries: by accident a load is slow, never quick. */
 static void calibrate(struct tiers *t, struct kv_pool *kv, struct tier *tier,
                       enum cost_tier which)
 {
@@ -231,17 +254,17 @@ static void calibrate(struct tiers *t, struct kv_pool *kv, struct tier *tier,
         block_meta_next(&io[i].meta, NULL, &key, tokens, 0);
         io[i].buf = kv_pool_address(kv, pages[i]);
     }
-    if (n > 1 && move(tier, io, n, TIER_STORE) == n) {
-        uint64_t began = engine_clock();
-        uint32_t one = move(tier, io, 1, TIER_LOAD);
-        uint64_t first = engine_clock() - began;
-        uint32_t rest = move(tier, io + 1, n - 1, TIER_LOAD);
-        uint64_t all = engine_clock() - began - first;
-        if (one == 1 && rest == n - 1) {
-            double each = (double)all / (n - 1);
-            double wait = (double)first > each ? (double)first - each : 0;
-            cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
-        }
+    uint64_t first = UINT64_MAX, rest = UINT64_MAX, a, b;
+    bool good = n > 1 && move(tier, io, n, TIER_STORE) == n;
+    for (int tries = 0; good && tries < TRIES; tries++) {
+        good = time_loads(tier, io, n, &a, &b);
+        if (good && a < first) first = a;
+        if (good && b < rest) rest = b;
+    }
+    if (good) {
+        double each = (double)rest / (n - 1);
+        double wait = (double)first > each ? (double)first - each : 0;
+        cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
     }
     for (uint32_t i = 0; i < n; i++) {
         (void)!tier_drop(tier, &io[i].meta.id);

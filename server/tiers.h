@@ -21,6 +21,7 @@ struct tiers_options {
     uint64_t ram_bytes;   // 0: no such tier
     const char *ssd_dir;  // "" or NULL: no such tier
     uint64_t ssd_bytes;   // of its file
+    bool ssd_threads;     // no io_uring
     struct crypto_hash fingerprint;
     uint32_t max_wakes, max_conversations;
 };
@@ -38,6 +39,7 @@ struct tiers {
     struct copyq *copies;
     struct tiers_opening opening;
     struct tier *ram, *ssd;  // NULL where there is none
+    bool ssd_refused;        // what lies in its folder cannot be used: found.note
     struct tier_ssd_found found;
     void *staging;
     struct cost *cost;

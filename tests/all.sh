@@ -3,7 +3,7 @@
 # after a failure; the last line is the sum of all parts.
 build=$1
 passed=0 failed=0 skipped=0
-log=$(mktemp) && trap 'rm -f "$log"' EXIT
+log=$(mktemp) && trap 'rm -f "$log" "$log.rc"' EXIT
 
 target() {
     make --no-print-directory BUILD="$build" "$1"
@@ -13,9 +13,9 @@ target() {
 part() {
     echo "==== $1"
     shift
-    "$@" >"$log" 2>&1
-    rc=$?
-    cat "$log"
+    # Shown as it comes; the pipe would hide the status.
+    { "$@" 2>&1; echo $? >"$log.rc"; } | tee "$log"
+    rc=$(cat "$log.rc")
     sums=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log" | tail -n 1)
     # shellcheck disable=SC2086
     set -- ${sums:-0 1 0}

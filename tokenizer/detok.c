@@ -1,7 +1,7 @@
 #include "tokenizer/detok.h"
 
+#include "kernels/utf8.h"
 #include "tokenizer/tokenizer_parts.h"
-#include "tokenizer/utf8.h"
 
 #include <string.h>
 

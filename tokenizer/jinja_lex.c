@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/utf8.h"
 #include "tokenizer/jinja_literal.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
 
 #define MAX_BRACKETS 128
 

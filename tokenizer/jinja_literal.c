@@ -1,10 +1,10 @@
 #include "tokenizer/jinja_literal.h"
 
+#include "kernels/utf8.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tokenizer/utf8.h"
 
 #define WIDE_MAX ((wide)(~(uwide)0 >> 1))
 

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
+#include "kernels/utf8.h"
 #include "tokenizer/jinja_run.h"
 #include "tokenizer/unicode.h"
-#include "tokenizer/utf8.h"
 
 /* A buffer that several strings share: each is a part of what is used of it.  Only the
  * string that ends where the used part ends may grow in place; the bytes of all others

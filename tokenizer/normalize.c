@@ -6,7 +6,7 @@
  */
 #include "tokenizer/normalize.h"
 
-#include "tokenizer/utf8.h"
+#include "kernels/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #include "tokenizer/pretokenize.h"
 
+#include "kernels/utf8.h"
 #include "tokenizer/regex_classes.h"
-#include "tokenizer/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

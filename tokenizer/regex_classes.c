@@ -1,6 +1,6 @@
 #include "tokenizer/regex_classes.h"
 
-#include "tokenizer/utf8.h"
+#include "kernels/utf8.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* tokenizer.c - encoding: repair, find added tokens, normalize, cut into words, join. */
 #include "tokenizer/tokenizer_parts.h"
 
+#include "kernels/utf8.h"
 #include "tokenizer/normalize.h"
-#include "tokenizer/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -83,10 +83,10 @@ int cpu_attention_open(struct cpu *c)
     const struct backend_limits *l = &c->base.limits;
     c->max_partials = l->max_blocks / SEGMENT_BLOCKS + l->max_seqs;
     c->max_items = l->max_rows + c->max_partials;
-    c->items = cpu_alloc(c->max_items * sizeof *c->items);
-    c->partials =
-        cpu_alloc((size_t)c->max_partials * l->max_q_heads *
-                  partial_floats(padded_dim(l->max_head_dim)) * sizeof *c->partials);
+    c->items = cpu_scratch_alloc(c, c->max_items * sizeof *c->items);
+    c->partials = cpu_scratch_alloc(c, (size_t)c->max_partials * l->max_q_heads *
+                                           partial_floats(padded_dim(l->max_head_dim)) *
+                                           sizeof *c->partials);
     return c->items && c->partials ? 0 : -ENOMEM;
 }
 

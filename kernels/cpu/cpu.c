@@ -23,6 +23,13 @@ void *cpu_alloc(size_t bytes)
     return p;
 }
 
+void *cpu_scratch_alloc(struct cpu *c, size_t bytes)
+{
+    void *p = cpu_alloc(bytes);
+    if (p) c->base.scratch_bytes += bytes;
+    return p;
+}
+
 static void *alloc(struct backend *b, size_t bytes)
 {
     (void)b;
@@ -66,7 +73,7 @@ static int finish(struct backend *b, struct err *err)
 static int copyq_open(struct backend *b, struct copyq **out, struct err *err)
 {
     (void)b;
-    return copyq_cpu_open(out, err);
+    return copyq_thread_open(out, err);
 }
 
 struct row_job {
@@ -139,7 +146,8 @@ static int open_scratch(struct cpu *c)
     size_t matmul = cpu_matmul_scratch();
     size_t attention = cpu_attention_scratch(&c->base.limits);
     c->scratch_each = ALIGN_UP(matmul > attention ? matmul : attention, 16);
-    c->scratch = cpu_alloc(c->base.threads * c->scratch_each * sizeof *c->scratch);
+    c->scratch =
+        cpu_scratch_alloc(c, c->base.threads * c->scratch_each * sizeof *c->scratch);
     return c->scratch ? 0 : -ENOMEM;
 }
 

@@ -5,7 +5,6 @@
  *     matmul.c      y = x W^T: tiles over panels and rows
  *     attention.c   paged attention; rope_store beside it in rope.c
  *     rows.c        norms, activation: everything that goes row by row
- *     pool.c        threads
  *     path*.c       inner kernels for each instruction set
  *
  * Owns     see struct cpu.
@@ -17,7 +16,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/path.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/pool.h"
 
 #define CPU_MAX_THREADS 1024u
 
@@ -101,6 +100,8 @@ static inline void cpu_tiles(tile_fn *tile, uint32_t rows, uint32_t k, const flo
 /* Memory for arrays that kernels stream through: on a cache line, in huge pages where it
  * is large.  Freed by free(). */
 void *cpu_alloc(size_t bytes);
+/* The same for the backend's own scratch, which is counted. */
+void *cpu_scratch_alloc(struct cpu *c, size_t bytes);
 
 /* pool_run over `rows` in groups, or alone where rows * cols is small. */
 void cpu_run_rows(struct cpu *c, uint32_t rows, uint32_t cols, pool_fn *fn, void *arg);

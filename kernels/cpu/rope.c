@@ -12,9 +12,9 @@ int cpu_rope_open(struct cpu *c)
 {
     const struct backend_limits *l = &c->base.limits;
     size_t angles = (size_t)l->max_rows * (l->max_head_dim / 2);
-    c->rope_cos = cpu_alloc((angles + 1) * sizeof *c->rope_cos);
-    c->rope_sin = cpu_alloc((angles + 1) * sizeof *c->rope_sin);
-    c->row_seq = cpu_alloc(l->max_rows * sizeof *c->row_seq);
+    c->rope_cos = cpu_scratch_alloc(c, (angles + 1) * sizeof *c->rope_cos);
+    c->rope_sin = cpu_scratch_alloc(c, (angles + 1) * sizeof *c->rope_sin);
+    c->row_seq = cpu_scratch_alloc(c, l->max_rows * sizeof *c->row_seq);
     return c->rope_cos && c->rope_sin && c->row_seq ? 0 : -ENOMEM;
 }
 

@@ -146,9 +146,9 @@ static int describe(struct cuda *c, struct err *err)
                        LEAST_CAPABILITY % 10);
     c->processors = (uint32_t)p.multiProcessorCount;
     snprintf(c->base.describe, sizeof c->base.describe,
-             "cuda (%.24s sm_%u CUDA %u.%u, device %u)", p.name, (unsigned)capability,
+             "cuda (%.20s sm_%u CUDA %u.%u%s, device %u)", p.name, (unsigned)capability,
              (unsigned)runtime / 1000, (unsigned)runtime % 1000 / 10,
-             (unsigned)c->device);
+             c->exact ? " exact" : "", (unsigned)c->device);
     return 0;
 }
 
@@ -212,6 +212,7 @@ int cuda_open(struct backend **out, const char *name, const struct backend_optio
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);  // for what the host does itself
     c->base.threads = o->threads ? o->threads : cpus > 0 ? (uint32_t)cpus : 1;
     c->base.activation_bytes = sizeof(float);
+    c->exact = o->exact;
 
     int rc = read_name(name, &c->device, err);
     if (rc == 0) rc = find_device(c, err);
@@ -227,6 +228,8 @@ int cuda_open(struct backend **out, const char *name, const struct backend_optio
         cuda_close(&c->base);
         return rc;
     }
+    for (uint32_t i = 0; i < c->n_ranges; i++)
+        c->base.scratch_bytes += c->ranges[i].bytes;
     *out = &c->base;
     return 0;
 }

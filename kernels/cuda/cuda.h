@@ -12,13 +12,14 @@
  * Precision  activations are f32; a matrix in f16 or bf16 is multiplied with x rounded to its
  *            type, products are summed in f32.  K and V are rounded to the cache's type, and
  *            q and the weights of softmax to it too where tensor cores serve.
- * Exact      as kernels.h promises, with one exception.  Own kernels hold the promise, so a
- *            step of up to CUDA_FEW_ROWS rows computes the same bits whoever is in it, and
- *            attention does in any step.  The products of a longer step are cuBLAS's, which
- *            chooses its kernel by the number of rows: what such a step computes may differ
- *            in the last bits of the f32 sums with how a prompt was cut and with what else
- *            the step holds, decode beside a prompt included.  And where a tile of keys holds
- *            an infinity or a NaN, every query that shares the tile may see it.
+ * Exact      with backend_options.exact, as kernels.h promises: own kernels compute all.
+ *            Without it the products of a step of more than CUDA_FEW_ROWS rows are cuBLAS's,
+ *            which is quicker and chooses its kernel by the number of rows: what such a step
+ *            computes may differ in the last bits of the f32 sums with how a prompt was cut
+ *            and with what else the step holds, decode beside a prompt included.  Shorter
+ *            steps, and attention in any step, hold the promise all the same.
+ *            In either case, where a tile of keys holds an infinity or a NaN, every query that
+ *            shares the tile may see it.
  * Streams    `compute` runs steps, `up` loads weights; each copy queue has two of its own.
  *            Nothing uses the legacy default stream.
  * Errors     the first one that CUDA reports ends the backend: every later step answers it.
@@ -119,6 +120,7 @@ struct cuda {
     struct backend base;
     int device;
     uint32_t processors;
+    bool exact;  // no cuBLAS
     cudaStream_t compute, up;
     cublasHandle_t blas;
     void *blas_workspace;

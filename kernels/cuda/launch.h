@@ -71,9 +71,11 @@ cudaError_t cuda_rope_store(float *qkv, struct cuda_kv kv, const uint32_t *slots
                             const float *cos, const float *sin, uint32_t rows,
                             uint32_t q_heads, cudaStream_t stream);
 
-/* ---- matmul.cu ---- */
+/* ---- matmul.cu, matmul_many.cu ---- */
 
 #define CUDA_FEW_ROWS 32  // up to here own kernels multiply
+#define CUDA_GROUP    32  // columns that two products of 16 take
+#define CUDA_PARTS    8   // of the columns' groups, summed apart and then in order
 
 struct cuda_matrix {
     const void *data;  // (rows, ld), zeros behind cols
@@ -86,6 +88,11 @@ struct cuda_matrix {
  * type, or f32 rows of m.cols where the matrix is f32. */
 cudaError_t cuda_matmul_few(float *y, struct cuda_matrix m, const void *x,
                             uint32_t n_rows, cudaStream_t stream);
+
+/* The same for any number of rows: the same bits, where the matrix is not f32 by tiles.  Slower
+ * than cuBLAS. */
+cudaError_t cuda_matmul_many(float *y, struct cuda_matrix m, const void *x,
+                             uint32_t n_rows, cudaStream_t stream);
 
 /* ---- attention.cu, attention_plain.cu ---- */
 

@@ -13,10 +13,10 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 
-#define WARPS   8
+#define WARPS   CUDA_PARTS
 #define OUTPUTS 16  // of a block
-#define GROUP   32  // columns that a warp takes at a time
-#define AHEAD   4   // groups whose weights are loaded together
+#define GROUP   CUDA_GROUP
+#define AHEAD   4  // groups whose weights are loaded together
 
 /* Products with zeros past the last row of W or x. */
 static __device__ __forceinline__ uint4 load_eight(const uint16_t *p, bool there)

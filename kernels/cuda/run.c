@@ -25,12 +25,14 @@ static void gemm(struct cuda *c, const struct cuda_op *op, uint32_t rows)
 static void matmul(struct cuda *c, const struct cuda_op *op, uint32_t rows)
 {
     const struct cuda_matrix *m = &op->matrix;
-    if (rows > CUDA_FEW_ROWS) {
+    if (rows > CUDA_FEW_ROWS && !c->exact) {
         gemm(c, op, rows);
         return;
     }
     const void *x = m->type == DTYPE_F32 ? (const void *)op->x : c->image;
-    cuda_ok(c, cuda_matmul_few(op->y, *m, x, rows, c->compute),
+    cuda_ok(c,
+            rows > CUDA_FEW_ROWS ? cuda_matmul_many(op->y, *m, x, rows, c->compute)
+                                 : cuda_matmul_few(op->y, *m, x, rows, c->compute),
             "multiplying by a matrix");
 }
 

@@ -11,6 +11,8 @@ import urllib.error
 import urllib.request
 
 PROGRAM = os.environ.get("DORMOUSE", "build/cpu/dormouse")
+# The same with block names of 8 bits, which collide all the time.
+WEAK_NAMES = os.path.join(os.path.dirname(PROGRAM), "tests", "e2e", "dormouse-weak-names")
 MODELS = os.path.join(os.path.dirname(__file__), "..", "golden", "models")
 # What a sanitizer prints, whatever the exit code.
 REPORT = re.compile(r"(ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:)")
@@ -24,9 +26,10 @@ def model_dir(name):
 class Server:
     """Runs `dormouse serve MODEL FLAGS...`; as a context manager it also stops it."""
 
-    def __init__(self, model, *flags, env=None, wait=True, timeout=120, preexec=None):
+    def __init__(self, model, *flags, env=None, wait=True, timeout=120, preexec=None,
+                 program=PROGRAM):
         self.log_file = tempfile.NamedTemporaryFile("w+b", suffix=".log")
-        command = [PROGRAM, "serve", model_dir(model), "--port", "0", *flags]
+        command = [program, "serve", model_dir(model), "--port", "0", *flags]
         self.process = subprocess.Popen(
             command, stdout=self.log_file, stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}, preexec_fn=preexec)

@@ -208,18 +208,34 @@ def bind(path):
     ("directory", lambda p: os.mkdir(p)), ("pipe", lambda p: os.mkfifo(p, 0o600)),
     ("socket", bind)])
 @pytest.mark.parametrize("name", ["blocks", "lock"])
-def test_what_is_no_file_is_refused_at_the_start(tmp_path, sleeping, kind, make, name):
-    """It neither hangs, nor reads or writes through a link, and says what is in the way."""
+def test_what_is_no_file_costs_the_tier_and_no_answer(tmp_path, sleeping, cold, kind, make,
+                                                      name):
+    """It neither hangs, nor reads or writes through a link: the server says what is in the
+    way, once, and serves without the SSD."""
     folder = tmp_path / "kv"
     shutil.copytree(sleeping, folder)
     os.remove(folder / name)
     make(folder / name)
     before = open("/etc/hostname", "rb").read()
-    server = Server("tiny-rand", *tiers(300, ssd=folder, slots=SLOTS), wait=False)
-    assert server.process.wait(30) > 0
-    log = server.log()
-    assert f"{folder}/{name}" in log and "regular file" in log
+    with Server("tiny-rand", *tiers(300, ssd=folder, slots=SLOTS)) as server:
+        assert ask_all(server, cold) == 0
+        assert_no_ssd(server, f"{folder}/{name}", "regular file")
     assert open("/etc/hostname", "rb").read() == before
+
+
+def assert_no_ssd(server, *words):
+    """It said so in one line, and its metrics tell."""
+    warned = [x for x in server.log().splitlines() if "there is no SSD tier" in x]
+    assert len(warned) == 1 and all(w in warned[0] for w in words), server.log()
+    values = {k.split("{")[0]: v for k, v in server.metrics().items() if 'tier="ssd"' in k}
+    assert values["dormouse_tier_configured"] == 1
+    assert values["dormouse_tier_writable"] == 0
+
+
+@pytest.mark.parametrize("folder", ["/dev/null", "/dev/null/kv", "not/there/kv"])
+def test_a_path_that_can_be_no_folder_is_refused_at_the_start(folder):
+    server = Server("tiny-rand", *tiers(64, ssd=folder, slots=100), wait=False)
+    assert server.process.wait(30) > 0 and folder in server.log()
 
 
 def test_a_second_server_is_kept_out_of_the_folder(tmp_path):
@@ -345,7 +361,7 @@ def test_a_limit_on_the_size_of_files_ends_nothing_by_a_signal(tmp_path, cold_of
         storm_of_forty(server, cold_of, 1)
 
 
-def test_a_folder_that_may_not_be_written_is_refused_at_the_start():
+def test_a_folder_that_may_not_be_written_costs_the_tier():
     """As another user than root, whom modes do not stop."""
     def become_nobody():
         if os.getuid() == 0:
@@ -360,10 +376,10 @@ def test_a_folder_that_may_not_be_written_is_refused_at_the_start():
                            preexec_fn=become_nobody, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
             pytest.skip("another user cannot run the program here")
-        server = Server("tiny-rand", *tiers(64, ssd=folder, slots=100), wait=False,
-                        preexec=become_nobody)
-        assert server.process.wait(30) > 0
-        assert folder in server.log() and "ermission" in server.log()
+        with Server("tiny-rand", *tiers(64, ssd=folder, slots=100),
+                    preexec=become_nobody) as server:
+            ask(server, PROMPTS[0])
+            assert_no_ssd(server, folder, "ermission")
 
 
 def test_sigterm_copies_down_within_its_time(tmp_path):
@@ -373,6 +389,10 @@ def test_sigterm_copies_down_within_its_time(tmp_path):
     with Server("tiny-rand", *flags) as server:
         said = [ask(server, p, 4)[0] for p in PROMPTS]
         assert slot_count(folder) == 0
+        server.stop()
+        told = re.search(r"at the end (\d+) blocks \(.*\) were copied to the SSD in .* s; 0 were "
+                         r"left", server.log())
+        assert told and int(told.group(1)) >= COUNT * BLOCKS, server.log()
     assert wait_slots(folder, COUNT * BLOCKS, 0) >= COUNT * BLOCKS
     with Server("tiny-rand", *flags) as server:
         for p, before in zip(PROMPTS, said):

@@ -3,8 +3,8 @@ reuses nothing; and what was not computed was found."""
 import pytest
 
 from models import expected
-from server import Server, together
-from sleepers import (storm, BLOCK, SLOT_BYTES, SLOW, Cold, ask, cached, press, prompt_of, tiers,
+from server import PROGRAM, WEAK_NAMES, Server, together
+from sleepers import (storm, BLOCK, BLOCK_BYTES, SLOT_BYTES, SLOW, Cold, ask, cached, press, prompt_of, tiers,
                       wait_copied, wait_slots, written)
 
 pytestmark = storm
@@ -97,14 +97,18 @@ def test_histories_of_1_to_1025_blocks_wake_to_the_same_answer(tmp_path, quick_c
 
 # ---- names ----
 
+@pytest.mark.parametrize("program", [PROGRAM, WEAK_NAMES], ids=["names", "names of 8 bits"])
 @pytest.mark.parametrize("tier", TIERS)
-def test_prompts_that_differ_in_one_token_never_share_the_changed_block(tmp_path, cold, tier):
+def test_prompts_that_differ_in_one_token_never_share_the_changed_block(tmp_path, cold, tier,
+                                                                       program):
+    """Also where a block's name says next to nothing, because the tokens are compared."""
     whole = prompt_of(4 * BLOCK, "whole")
     front = prompt_of(BLOCK, "front")
     variants = [(edit_at(whole, i), i // BLOCK) for i in range(len(whole))]
     variants += [(front + whole, 0), (whole[BLOCK:] + whole[:BLOCK], 0), (whole[:BLOCK] * 4, 1),
                  (whole[:BLOCK] * 3, 1), (whole[:2 * BLOCK] + whole[:2 * BLOCK], 2)]
-    with Server("tiny-rand", *below(tier, tmp_path / "kv", 64, 1000)) as server:
+    with Server("tiny-rand", *below(tier, tmp_path / "kv", 64, 1000),
+                program=program) as server:
         for turn in range(3):
             for prompt, shared in variants:
                 assert ask(server, whole)[0] == cold(whole)
@@ -213,6 +217,11 @@ def test_conversations_of_another_tenant_are_not_there(two_keys):
             assert server.request(method, target, headers=two)[0] == 404, (method, target)
         status, _, body = server.request("GET", "/v1/conversations", headers=two)
         assert status == 200 and b"mine" not in body
+        # The same name is another conversation for another tenant.
+        same = ask(server, prompt_of(100, "named"), headers={**two, "X-Conversation-Id": "mine"})
+        assert cached(same[1]) == 0
+        assert server.request("DELETE", path, headers=two)[0] == 200
+        assert cached(ask(server, prompt_of(100, "named"), headers=named)[1]) == 96
         assert server.request("DELETE", path, headers=one)[0] in (200, 204)
         assert server.request("GET", path, headers=one)[0] == 404
 
@@ -242,16 +251,27 @@ def test_what_is_on_the_ssd_is_not_written_again(tmp_path, quick_cold):
         assert blocks <= distinct * 1.2
 
 
-def test_a_full_ssd_is_written_no_more_than_was_computed(tmp_path, quick_cold):
-    """Room for three of four conversations that take turns."""
-    with Server("tiny-rand", *tiers(400, ssd=tmp_path / "kv", slots=3 * 260,
-                                    speed=())) as server:
+@pytest.mark.parametrize("quota", [False, True], ids=["size", "quota"])
+def test_a_full_ssd_keeps_three_of_four_that_take_turns(tmp_path, quick_cold, quota):
+    """Room for three conversations of 4,000 tokens, by the file's size or the tenant's quota:
+    neither do the four push each other out, nor is anything written again and again."""
+    room = 3 * 250
+    flags = tiers(400, ssd=tmp_path / "kv", slots=2000 if quota else room, speed=())
+    if quota:
+        flags += ("--ssd-quota", str(room * BLOCK_BYTES))
+    with Server("tiny-rand", *flags) as server:
         before = written(server)
-        alternate(server, quick_cold, 4, 4000, 50)
+        new = alternate(server, quick_cold, 4, 4000, 50)
         blocks = (written(server) - before) / SLOT_BYTES
-        computed = server.metrics_sum("dormouse_computed_tokens_total") / BLOCK
-        print(f"{blocks:.0f} slots written, {computed:.0f} blocks computed")
-        assert blocks <= 2 * computed
+        asked = server.metrics_sum("dormouse_prompt_tokens_total")
+        found = server.metrics_sum("dormouse_cached_tokens_total")
+        evicted = server.metrics()[next(k for k in server.metrics() if k.startswith(
+            "dormouse_evicted_blocks_total{") and 'tier="ssd"' in k)]
+        print(f"{blocks:.0f} slots written, {new} blocks of new KV, {evicted:.0f} evicted, "
+              f"{found / asked:.0%} of {asked:.0f} tokens found")
+        assert blocks <= 2 * new
+        assert evicted <= new
+        assert found >= asked / 2
 
 
 # ---- chats ----

@@ -110,12 +110,32 @@ def test_without_keys_only_loopback_is_served():
     assert run.returncode == 1 and "keys" in run.stderr and "allow-open" in run.stderr
 
 
+def wait_for_line(server, text):
+    """The last line of the log that has it; a line is written just after its answer."""
+    wait_for(lambda: text in server.log())
+    return next((line for line in reversed(server.log().splitlines(True)) if text in line), None)
+
+
 def test_prompts_and_answers_stay_out_of_the_log(tiny_rand):
     tiny_rand.chat("a very secret word: xylophone", max_tokens=12, temperature=0)
     tiny_rand.request("POST", CHAT, b'{"messages": "xylophone"}')
     tiny_rand.request("GET", "/xylophone-not-in-metrics")
     assert "secret word" not in tiny_rand.log()
     assert "xylophone\"" not in tiny_rand.log()
+
+
+@pytest.mark.parametrize("body, said", [
+    (b'{"messages": []}', " code=invalid_value field=messages why=must be an array of at least one message"),
+    (b'{"messages": [{"role": "xylophone", "content": "x"}]}',
+     " code=invalid_value field=messages[0].role why=must be \"system\""),
+    (b'{"messages": [{"role": "user", "content": "x"}], "n": "xylophone"}',
+     " code=invalid_value field=n why=must be an integer from 1 to 16"),
+    (b'{"xylophone": 1, "xylophone": 2}', " code=invalid_json\n"),
+    (b'{"model": "xylophone"}', " code=model_not_found field=model\n")])
+def test_the_log_says_why_a_request_was_refused_but_not_what_it_said(tiny_rand, body, said):
+    tiny_rand.request("POST", CHAT, body)
+    line = wait_for_line(tiny_rand, said)
+    assert line and "xylophone" not in line
 
 
 @pytest.mark.parametrize("host", [b"", b"Host: x\r\n"])
@@ -219,6 +239,13 @@ def test_help_is_on_standard_output_and_a_wrong_flag_is_named():
     assert run.returncode == 0 and "--kv-memory" in run.stdout and not run.stderr
     run = subprocess.run([PROGRAM, "serve", "--contxt", "5"], capture_output=True, text=True)
     assert run.returncode == 1 and "--contxt" in run.stderr and "--context" in run.stderr
+
+
+@pytest.mark.parametrize("words", [["options"], ["--version"], ["help"]])
+def test_a_command_without_arguments_refuses_one(words):
+    assert subprocess.run([PROGRAM, *words], capture_output=True).returncode == 0
+    run = subprocess.run([PROGRAM, *words, "extra"], capture_output=True, text=True)
+    assert run.returncode == 2 and not run.stdout and "takes no argument" in run.stderr
 
 
 def test_flags_are_over_environment_over_file(tmp_path):

@@ -4,8 +4,8 @@
  * The first byte chooses.  A text is cut into pieces at the bytes 0xFE, which are taken
  * out; every other piece is plain.
  */
+#include "kernels/utf8.h"
 #include "tokenizer/detok.h"
-#include "tokenizer/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,10 +18,10 @@ struct device {
 #define PINNED ((size_t)8 << 20)
 
 /* Ends the test as skipped where there is no such device. */
-static inline struct device open_device(void)
+static inline struct device open_device_as(bool exact)
 {
     struct device d = {0};
-    struct backend_options o = {.limits = wide_limits};
+    struct backend_options o = {.exact = exact, .limits = wide_limits};
     o.limits.max_head_dim = 256;
     struct err err = {{0}};
     int rc = backend_open(&d.b, "cuda", &o, &err);
@@ -34,6 +34,11 @@ static inline struct device open_device(void)
     d.pinned = copyq_host_alloc(d.q, PINNED);
     assert_non_null(d.pinned);
     return d;
+}
+
+static inline struct device open_device(void)
+{
+    return open_device_as(false);
 }
 
 static inline void close_device(struct device *d)

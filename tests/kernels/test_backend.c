@@ -56,6 +56,23 @@ static void it_says_what_it_is(void **state)
     backend_close(NULL);
 }
 
+static void scratch_grows_with_the_limits_and_the_threads(void **state)
+{
+    (void)state;
+    struct backend *few = open_path("portable", 1), *many = open_path("portable", 4);
+    assert_true(backend_scratch_bytes(few) > 0);
+    assert_true(backend_scratch_bytes(many) > backend_scratch_bytes(few));
+
+    struct backend_options o = {.threads = 1, .limits = wide_limits};
+    o.limits.max_blocks *= 64;
+    struct backend *long_tables = NULL;
+    assert_int_equal(backend_open(&long_tables, "cpu", &o, NULL), 0);
+    assert_true(backend_scratch_bytes(long_tables) > backend_scratch_bytes(few));
+    backend_close(few);
+    backend_close(many);
+    backend_close(long_tables);
+}
+
 static void memory_that_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -374,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_opened_is_explained),
         cmocka_unit_test(it_says_what_it_is),
+        cmocka_unit_test(scratch_grows_with_the_limits_and_the_threads),
         cmocka_unit_test(memory_that_cannot_be_is_refused),
         cmocka_unit_test(a_batch_that_breaks_a_rule_is_an_error_and_not_computed),
         cmocka_unit_test(

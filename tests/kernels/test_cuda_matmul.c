@@ -4,6 +4,7 @@
  * matrix' type.  An f32 sum of n terms in any order is wrong by at most n roundings of the
  * sum of their sizes.
  */
+#include "tests/cuda_on_cpu/standin.h"
 #include "tests/kernels/fixture_cuda.h"
 
 #define FEW 32  // rows that own kernels multiply
@@ -99,6 +100,40 @@ static void a_row_has_the_same_bits_among_any_few_others(void **state)
             p.rows = fewer[i];
             float *part = multiply(&d, &p, 9, false);
             assert_memory_equal(part, whole, (size_t)fewer[i] * 40 * sizeof *part);
+            free(part);
+        }
+        free(whole);
+    }
+    close_device(&d);
+}
+
+/* Nothing runs before it must: neither do the copies of weights. */
+static void a_product_waits_for_its_weights(void **state)
+{
+    (void)state;
+    struct device d = open_device();
+    if (standin_schedule) standin_schedule(STANDIN_LAZY, STANDIN_FORWARD, 1);
+    for (int t = 0; t < 3; t++) {
+        struct product p = {dtypes[t], 3, 40, 200, true};
+        free(multiply(&d, &p, (uint64_t)t, true));
+    }
+    if (standin_schedule) standin_schedule(STANDIN_RANDOM, STANDIN_FORWARD, 1);
+    close_device(&d);
+}
+
+static void with_own_kernels_only_the_same_holds_among_any_number(void **state)
+{
+    (void)state;
+    static const uint32_t columns[] = {8, 31, 300, 576};
+    struct device d = open_device_as(true);
+    for (size_t k = 0; k < ARRAY_LEN(columns) * 3; k++) {
+        struct product p = {dtypes[k % 3], 150, 70, columns[k / 3], k % 2 == 1};
+        float *whole = multiply(&d, &p, 9, true);
+        static const uint32_t fewer[] = {1, 32, 33, 64, 65};
+        for (size_t i = 0; i < ARRAY_LEN(fewer); i++) {
+            p.rows = fewer[i];
+            float *part = multiply(&d, &p, 9, false);
+            assert_memory_equal(part, whole, (size_t)fewer[i] * 70 * sizeof *part);
             free(part);
         }
         free(whole);
@@ -223,6 +258,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_product_is_the_sum_of_rounded_terms_for_every_shape),
         cmocka_unit_test(a_row_has_the_same_bits_among_any_few_others),
+        cmocka_unit_test(a_product_waits_for_its_weights),
+        cmocka_unit_test(with_own_kernels_only_the_same_holds_among_any_number),
         cmocka_unit_test(stacked_parts_of_several_types_are_one_matrix),
         cmocka_unit_test(an_operand_is_the_same_whoever_rounds_it),
         cmocka_unit_test(logits_of_the_wanted_rows_reach_the_host),

@@ -1,4 +1,4 @@
-#include "kernels/cpu/pool.h"
+#include "kernels/pool.h"
 #include "tests/allocs.h"
 #include "tests/kernels/fixture.h"
 

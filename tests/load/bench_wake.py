@@ -1,28 +1,33 @@
 #!/usr/bin/env python3
-"""bench_wake.py SERVER MODEL - how soon a sleeping conversation answers, and from where.
+"""bench_wake.py SERVER MODEL - how soon a sleeping conversation answers, and who notices.
 
-For histories of each length: time to first token cold, from the KV pool (G1), RAM (G2), the SSD (G3)
-and the SSD after a restart; the bandwidth of each promotion beside what reading the same
-file (O_DIRECT, the same blocks, as many at once) and copying memory reach in the same run; and the
-time between tokens of four running streams, alone and while others wake beside them.
+Waking: for histories of each length the time to first token cold, from the KV pool (G1), RAM (G2),
+the SSD (G3) and the SSD after a restart; and the bandwidth of each promotion beside what fio
+reads from the same file (O_DIRECT, the same blocks) and copying memory reach in the same run.
+
+Streams: the time between tokens of four running streams, alone and while others wake all at
+once - by a call that only promotes, and by messages that are answered with one token.  The same messages
+answered from G1 tell what of it is owed to more rows in a batch.
+
 Ratios are printed; nothing is asserted about time.  Drives the server from outside.
 """
 import argparse
 import json
-import mmap
 import os
 import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "e2e"))
-PAGE = 4096
+import gaps
+import machine
+
+PAGE = machine.PAGE
 BLOCK = 16
-IDLE = 0.5  # seconds after which a conversation leaves the KV pool
+STREAMS = 4
+BEGUN = 20  # tokens of each stream before anything is measured
 
 
 def options():
@@ -30,14 +35,22 @@ def options():
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("server")
     p.add_argument("model")
-    p.add_argument("--lengths", default="1024,4096,8192", help="tokens of a history")
-    p.add_argument("--repeats", type=int, default=3, help="of each wake; the median counts")
+    p.add_argument("--quick", action="store_true", help="one length, two rounds")
+    p.add_argument("--only", choices=("waking", "streams", "streams-ram", "streams-ssd"))
+    p.add_argument("--lengths", default="1024,4096,8176", help="tokens of a history")
+    p.add_argument("--repeats", type=int, default=5, help="of each wake; the median counts")
     p.add_argument("--wakes", type=int, default=20, help="beside the running streams")
-    p.add_argument("--wake-tokens", type=int, default=512, help="of each of these")
-    p.add_argument("--reply", type=int, default=200, help="tokens of each running stream")
+    p.add_argument("--wake-tokens", type=int, default=1024, help="history of each of these")
+    p.add_argument("--message", type=int, default=16, help="new tokens of each of these")
+    p.add_argument("--reply", type=int, default=300, help="tokens of each running stream")
+    p.add_argument("--rounds", type=int, default=5, help="with streams")
     p.add_argument("--folder", help="on the SSD to be measured; a temporary one where missing")
+    p.add_argument("--flags", default="", help="more of the server's own, separated by blanks")
     p.add_argument("--json", metavar="FILE")
-    return p.parse_args()
+    o = p.parse_args()
+    if o.quick:
+        o.lengths, o.repeats, o.rounds = "1024", 3, 2
+    return o
 
 
 def block_bytes(model):
@@ -53,21 +66,23 @@ def slot_bytes(block):
     return PAGE + -(-block // PAGE) * PAGE
 
 
-def history(tokens, name):
+def tokens_of(n, name):
     choose = random.Random(name)
-    return [choose.randrange(1000, 20000) for _ in range(tokens)]
+    return [choose.randrange(1000, 20000) for _ in range(n)]
 
 
 class Run:
-    """A server under measurement, with tiers for `tokens` of sleeping history."""
+    """A server under measurement, with tiers for `tokens` of sleeping history.  Nothing goes to sleep
+    by itself; everything is copied down at once."""
 
     def __init__(self, o, g1_tokens, tokens, ram, ssd):
         from server import Server
         block = block_bytes(o.model)
         blocks = -(-tokens // BLOCK) + 64
+        self.block = block
         flags = ["--kv-blocks", str(-(-g1_tokens // BLOCK) + 64), "--copy-after", "1ms",
-                 "--idle-after", f"{int(IDLE * 1e3)}ms", "--ssd-after", "1ms",
-                 "--residency", "1ms"]
+                 "--idle-after", "1h", "--ssd-after", "1ms", "--residency", "0ms",
+                 "--high", "100", "--low", "100"] + o.flags.split()
         if ram:
             flags += ["--ram", str(blocks * block)]
         if ssd:
@@ -80,203 +95,226 @@ class Run:
     def __exit__(self, *_):
         self.server.stop()
 
-    def first_token(self, prompt):
-        """-> (seconds to the first token, tokens found, what was said)"""
-        began = time.monotonic()
-        status, answer = self.server.post("/v1/completions", prompt=prompt, max_tokens=1,
-                                          temperature=0, logprobs=1)
-        took = time.monotonic() - began
+    def call(self, method, path, body=None, name=None):
+        headers = {"X-Conversation-Id": name} if name else None
+        status, _, answer = self.server.request(method, path, body, headers)
         if status != 200:
-            sys.exit(f"bench_wake: {answer}")
-        found = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return took, found, answer["choices"][0]["logprobs"]["token_logprobs"]
+            sys.exit(f"bench_wake: {method} {path}: {status} {answer.decode()}")
+        return json.loads(answer)
 
-    def asleep(self):
-        """Wait until what is quiet has left the KV pool and nothing is written any more."""
-        time.sleep(IDLE)
+    def first_token(self, name, prompt):
+        """-> (seconds to the first token, the server's wake, tokens found, what was said)"""
+        began = time.monotonic()
+        answer = self.call("POST", "/v1/completions",
+                           {"prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 1},
+                           name)
+        took = time.monotonic() - began
+        found = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return (took, answer["dormouse"]["wake_ms"] / 1e3, found,
+                answer["choices"][0]["logprobs"]["token_logprobs"])
+
+    def sleep(self, names):
+        """Send them to sleep and wait until they are, and nothing is written any more."""
+        for name in names:
+            self.call("POST", f"/v1/conversations/{name}/sleep")
+        for name in names:
+            while self.call("GET", f"/v1/conversations/{name}")["state"] != "asleep":
+                time.sleep(0.01)
         last = None
         while (now := self.written()) != last:
             last = now
-            time.sleep(0.4)
+            time.sleep(0.2)
 
     def written(self):
         with open(f"/proc/{self.server.pid}/io") as f:
             return f.read().split("write_bytes:")[1].split()[0]
 
 
+# ---- waking ----
+
 class Median:
     def __init__(self):
-        self.times, self.found, self.said = [], None, None
+        self.times, self.wakes, self.found, self.said = [], [], None, None
 
     def add(self, measured):
-        took, self.found, self.said = measured
+        took, wake, self.found, self.said = measured
         self.times.append(took)
+        self.wakes.append(wake)
 
     @property
     def seconds(self):
         return statistics.median(self.times)
 
 
-def measure_tier(o, run, prompt, cold, into, name):
-    cold.add(run.first_token(prompt))
+def measure_tier(o, run, prompt, m, tier):
+    m["cold"].add(run.first_token("c", prompt))
     for _ in range(o.repeats):
-        into["G1"].add(run.first_token(prompt))
+        m["G1"].add(run.first_token("c", prompt))
     for _ in range(o.repeats):
-        run.asleep()
-        into[name].add(run.first_token(prompt))
+        run.sleep(["c"])
+        m[tier].add(run.first_token("c", prompt))
 
 
 def measure_length(o, tokens, folder):
     """-> {where: Median}"""
-    prompt = history(tokens + 1, f"length {tokens}")
+    prompt = tokens_of(tokens + 1, f"length {tokens}")
     m = {name: Median() for name in ("cold", "G1", "G2", "G3", "restart")}
     with Run(o, tokens, tokens, True, None) as run:
-        measure_tier(o, run, prompt, m["cold"], m, "G2")
+        measure_tier(o, run, prompt, m, "G2")
     with Run(o, tokens, tokens, False, folder) as run:
-        measure_tier(o, run, prompt, m["cold"], m, "G3")
-    for _ in range(o.repeats):
+        measure_tier(o, run, prompt, m, "G3")
+    for _ in range(3):
         with Run(o, tokens, tokens, False, folder) as run:
-            m["restart"].add(run.first_token(prompt))
+            m["restart"].add(run.first_token("c", prompt))
     different = [name for name in m if m[name].said != m["cold"].said]
     if different:
         sys.exit(f"bench_wake: another answer to {tokens} tokens from {different}")
     return m
 
 
-# ---- what the machine can do ----
-
-def raw_read(folder, block, blocks, seconds=0.5):
-    """Bytes a second of reading that many slots of the file over and over, O_DIRECT, one slot
-    at a time in each thread; the best of three numbers of threads."""
-    slot, best = slot_bytes(block), 0
-    fd = os.open(os.path.join(folder, "blocks"), os.O_RDONLY | os.O_DIRECT)
-
-    def read(k, at_once, end):
-        buffer, total = mmap.mmap(-1, slot), 0
-        while time.monotonic() < end:
-            for i in range(k, blocks, at_once):
-                total += os.preadv(fd, [buffer], PAGE + i * slot)
-        return total
-    try:
-        for at_once in (4, 8, 32):
-            began = time.monotonic()
-            with ThreadPoolExecutor(at_once) as pool:
-                jobs = [pool.submit(read, k, at_once, began + seconds) for k in range(at_once)]
-                total = sum(j.result() for j in jobs)
-            best = max(best, total / (time.monotonic() - began))
-    finally:
-        os.close(fd)
-    return best
+def report_length(o, tokens, m, folder, copy):
+    block, cold = block_bytes(o.model), m["cold"].seconds
+    raw, by = machine.read_speed(os.path.join(folder, "blocks"), slot_bytes(block),
+                                 tokens // BLOCK)
+    out = {"tokens": tokens, "read": raw, "read_by": by, "memcpy": copy}
+    print(f"\n{tokens:>5} tokens, {tokens // BLOCK * block / 2**20:>4.0f} MiB   TTFT ms   "
+          f"sooner than cold   found   promoted in, at            share of")
+    for name, x in m.items():
+        line = f"{name:>22}{x.seconds * 1e3:>10.1f}{cold / x.seconds:>18.1f}x{x.found:>8}"
+        out[name] = {"seconds": x.seconds, "found": x.found, "all": x.times}
+        if name in ("G2", "G3", "restart") and x.found:
+            wake = statistics.median(x.wakes)
+            rate = x.found // BLOCK * block / max(wake, 1e-6)
+            limit, what = (copy, "memcpy") if name == "G2" else (raw, by)
+            out[name].update(wake=wake, rate=rate, share=rate / limit)
+            line += f"{wake * 1e3:>8.1f} ms{rate / 1e9:>7.2f} GB/s{rate / limit:>8.0%} {what}"
+        print(line, flush=True)
+    print(f"{'':>22}{by} {raw / 1e9:.2f} GB/s, memcpy {copy / 1e9:.2f} GB/s", flush=True)
+    return out
 
 
-def raw_copy(size=256 << 20):
-    """Bytes a second of one thread copying memory, the best of five."""
-    source, target = mmap.mmap(-1, size), mmap.mmap(-1, size)
-    source.write(os.urandom(1 << 20) * (size >> 20))
-    best = 0
-    with memoryview(source) as s, memoryview(target) as t:
-        for _ in range(5):
-            began = time.monotonic()
-            t[:] = s
-            best = max(best, size / (time.monotonic() - began))
-    return best
+def waking(o):
+    out, copy = [], machine.copy_speed()
+    for tokens in (int(n) for n in o.lengths.split(",")):
+        with tempfile.TemporaryDirectory(dir=o.folder) as top:
+            folder = os.path.join(top, "kv")
+            m = measure_length(o, tokens, folder)
+            out.append(report_length(o, tokens, m, folder, copy))
+    return out
 
 
 # ---- beside running streams ----
 
-def stream_gaps(server, name, tokens):
-    gaps, last = [], None
-    for frame in server.events("/v1/completions", prompt=history(32, name), max_tokens=tokens,
-                               temperature=0, ignore_eos=True):
-        if frame == "[DONE]":
-            continue
-        now = time.monotonic()
-        if last is not None:
-            gaps.append(now - last)
-        last = now
-    return gaps
-
-
-def four_streams(server, round_name, tokens, beside=None):
-    gaps, lock = [], threading.Lock()
-
-    def one(k):
-        got = stream_gaps(server, f"stream {round_name} {k}", tokens)
-        with lock:
-            gaps.extend(got)
-    threads = [threading.Thread(target=one, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    if beside:
-        beside()
-    for t in threads:
-        t.join()
-    return sorted(gaps)
-
-
-def measure_streams(o, folder):
-    """-> (gaps alone, gaps beside the wakes, tokens found of tokens asked)"""
-    prompts = [history(o.wake_tokens + 1, f"wake {i}") for i in range(o.wakes)]
-    total = o.wakes * o.wake_tokens
-    found = []
-    with Run(o, 4 * (o.reply + 64) + total, total, True, folder) as run:
-        for p in prompts:
-            run.first_token(p)
-        run.asleep()
-        alone = four_streams(run.server, "alone", o.reply)
-
-        def wakes():
-            time.sleep(0.5)
-            for p in prompts:
-                found.append(run.first_token(p)[1])
-        beside = four_streams(run.server, "beside", o.reply, wakes)
-    return alone, beside, sum(found), total
-
-
 def p99(values):
-    return values[min(len(values) - 1, int(0.99 * len(values)))]
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
 
-# ---- what is printed ----
+def stream_requests(o, n_round):
+    return [gaps.request_bytes("POST", "/v1/completions", {
+        "prompt": tokens_of(32, f"stream {n_round} {k}"), "max_tokens": o.reply + BEGUN,
+        "temperature": 0, "ignore_eos": True, "stream": True}) for k in range(STREAMS)]
 
-def report_length(o, tokens, m, folder, copy):
-    block, cold = block_bytes(o.model), m["cold"].seconds
-    raw = raw_read(folder, block, tokens // BLOCK)
-    out = {"tokens": tokens, "raw_read": raw, "memcpy": copy}
-    print(f"\n{tokens} tokens, {tokens // BLOCK * block / 2**20:.0f} MiB:"
-          f"{'TTFT ms':>12}{'sooner than cold':>18}{'found':>8}{'promoted':>14}{'share':>8}")
-    for name, x in m.items():
-        line = f"{name:>22}{x.seconds * 1e3:>14.1f}{cold / x.seconds:>17.1f}x{x.found:>8}"
-        out[name] = {"seconds": x.seconds, "found": x.found}
-        if name in ("G2", "G3", "restart") and x.found:
-            beyond = max(x.seconds - m["G1"].seconds, 1e-6)
-            rate = x.found // BLOCK * block / beyond
-            limit, what = (copy, "of memcpy") if name == "G2" else (raw, "of raw read")
-            out[name].update(rate=rate, share=rate / limit)
-            line += f"{rate / 1e9:>9.2f} GB/s{rate / limit:>7.0%} {what}"
-        print(line)
-    print(f"{'':>12}raw read {raw / 1e9:.2f} GB/s, memcpy {copy / 1e9:.2f} GB/s")
+
+class Sleepers:
+    """Conversations that wake beside the streams, one message longer each time."""
+
+    def __init__(self, o, run):
+        self.o, self.run = o, run
+        self.names = [f"w{i}" for i in range(o.wakes)]
+        self.histories = [tokens_of(o.wake_tokens, name) for name in self.names]
+        for name, h in zip(self.names, self.histories):
+            run.first_token(name, h + [1])
+
+    def messages(self, n_round, where):
+        return [gaps.request_bytes("POST", "/v1/completions", {
+            "prompt": h + tokens_of(self.o.message, f"{name} {n_round} {where}"),
+            "max_tokens": 1, "temperature": 0}, name)
+            for name, h in zip(self.names, self.histories)]
+
+    def wakes(self):
+        return [gaps.request_bytes("POST", f"/v1/conversations/{n}/wake") for n in self.names]
+
+    def last_is_up(self):
+        return (gaps.request_bytes("GET", f"/v1/conversations/{self.names[-1]}"),
+                b'"state":"idle"')
+
+
+def measure_round(o, run, sleepers, n_round, tier):
+    """-> {condition: (gaps, gaps in the window, its seconds, seconds until each was answered)}"""
+    port, out = run.server.port, {}
+    full = o.wake_tokens // BLOCK * BLOCK
+
+    def measure(condition, others=(), asked=None):
+        every, window, seconds, answered = gaps.together(
+            port, stream_requests(o, n_round), BEGUN, others, asked)
+        times = sorted(x.ended - x.sent for x in answered) if not asked else []
+        out[condition] = (every, window, seconds, times)
+        return answered
+
+    def found(answered):
+        for x in answered:
+            cached = json.loads(x.answer())["usage"]["prompt_tokens_details"]["cached_tokens"]
+            if cached < full:
+                print(f"bench_wake: {cached} tokens were found where {full} slept")
+
+    measure("alone")
+    found(measure("messages, from G1", sleepers.messages(n_round, "G1")))
+    run.sleep(sleepers.names)
+    measure(f"wake calls, from {tier}", sleepers.wakes(), sleepers.last_is_up())
+    run.sleep(sleepers.names)
+    found(measure(f"messages, from {tier}", sleepers.messages(n_round, tier)))
     return out
+
+
+def report_streams(o, rounds, tier):
+    print(f"\n{STREAMS} streams of {o.reply} tokens; {o.wakes} conversations of {o.wake_tokens} "
+          f"tokens wake at once from {tier}, messages of {o.message} tokens; {len(rounds)} rounds")
+    print(f"{'':>24}{'while they wake':>17}{'p50 ms':>9}{'p99 ms':>9}{'x alone':>9}"
+          f"{'least-most':>13}   all gaps: p99 ms  x alone   answered after, p50")
+    out = {}
+    alone = [p99(r["alone"][0]) for r in rounds]
+    for condition in rounds[0]:
+        every = [p99(r[condition][0]) for r in rounds]
+        window = [p99(r[condition][1]) for r in rounds]
+        middle = statistics.median(statistics.median(r[condition][1]) for r in rounds)
+        seconds = statistics.median(r[condition][2] for r in rounds)
+        ratios = [w / a for w, a in zip(window, alone)]
+        of_all = statistics.median(e / a for e, a in zip(every, alone))
+        out[condition] = {"seconds": seconds, "p50": middle, "p99": statistics.median(window),
+                          "ratio": statistics.median(ratios), "ratios": ratios,
+                          "p99_all": statistics.median(every), "ratio_all": of_all}
+        times = [t for r in rounds for t in r[condition][3]]
+        answered = f"{statistics.median(times):.2f} s" if times else ""
+        span = "" if condition == "alone" else f"{seconds:.2f} s"
+        print(f"{condition:>24}{span:>17}{middle * 1e3:>9.1f}{statistics.median(window) * 1e3:>9.1f}"
+              f"{statistics.median(ratios):>9.2f}{min(ratios):>8.2f}-{max(ratios):<4.2f}"
+              f"{statistics.median(every) * 1e3:>19.1f}{of_all:>9.2f}{answered:>20}", flush=True)
+    return out
+
+
+def streams(o, tier):
+    total = o.wakes * (o.wake_tokens + BLOCK)
+    g1 = STREAMS * (o.reply + BEGUN + 64) + total + o.wakes * (o.message + 2 * BLOCK)
+    with tempfile.TemporaryDirectory(dir=o.folder) as top:
+        folder = os.path.join(top, "kv")
+        room = 2 * total + (o.rounds + 1) * (o.wakes * 2 * o.message + 4 * STREAMS * o.reply)
+        with Run(o, g1 + room, room, tier == "G2", folder if tier == "G3" else None) as run:
+            sleepers = Sleepers(o, run)
+            rounds = [measure_round(o, run, sleepers, i, tier) for i in range(o.rounds)]
+    return report_streams(o, rounds, tier)
 
 
 def main():
     o = options()
     os.environ["DORMOUSE"] = o.server
-    results = {"lengths": []}
-    copy = raw_copy()
-    for tokens in (int(n) for n in o.lengths.split(",")):
-        with tempfile.TemporaryDirectory(dir=o.folder) as top:
-            folder = os.path.join(top, "kv")
-            m = measure_length(o, tokens, folder)
-            results["lengths"].append(report_length(o, tokens, m, folder, copy))
-    if o.wakes:
-        with tempfile.TemporaryDirectory(dir=o.folder) as top:
-            alone, beside, found, total = measure_streams(o, os.path.join(top, "kv"))
-        ratio = p99(beside) / p99(alone)
-        results["streams"] = {"alone_p99": p99(alone), "beside_p99": p99(beside), "ratio": ratio}
-        print(f"\nfour streams, between tokens: p99 {p99(alone) * 1e3:.1f} ms alone, "
-              f"{p99(beside) * 1e3:.1f} ms while {o.wakes} wake ({found} of {total} tokens "
-              f"found): {ratio:.2f} times")
+    results = {}
+    if o.only in (None, "waking"):
+        results["waking"] = waking(o)
+    if o.only in (None, "streams", "streams-ram"):
+        results["G2"] = streams(o, "G2")
+    if o.only in (None, "streams", "streams-ssd"):
+        results["G3"] = streams(o, "G3")
     if o.json:
         with open(o.json, "w") as f:
             json.dump(results, f, indent=1)

@@ -17,7 +17,9 @@
 
 struct fixture_options {
     const char *dir;
-    const char *cpu_path;  // as in struct backend_options; "cuda": that backend instead
+    const char
+        *cpu_path;  // as in struct backend_options; "cuda": that backend instead;
+                    // "cuda-exact": with own kernels only
     uint32_t threads;
     enum dtype kv;
     uint32_t max_rows, n_blocks;
@@ -62,10 +64,11 @@ static inline bool fixture_open(struct fixture *f, const struct fixture_options 
     struct err err = {{0}};
     struct model_config c;
     fixture_require(model_config_load(&c, o->dir, &err) == 0, o->dir, err.msg);
-    bool cuda = o->cpu_path && strcmp(o->cpu_path, "cuda") == 0;
+    bool cuda = o->cpu_path && strncmp(o->cpu_path, "cuda", 4) == 0;
     struct backend_options b = {
         .threads = o->threads,
         .cpu_path = cuda ? NULL : o->cpu_path,
+        .exact = cuda && strcmp(o->cpu_path, "cuda-exact") == 0,
         .limits = {o->max_rows, FIXTURE_MAX_SEQS, o->n_blocks * FIXTURE_MAX_SEQS,
                    c.head_dim, c.q_heads},
     };

@@ -34,16 +34,16 @@ static void same(const struct model_config *a, const struct model_config *b)
     assert_int_equal(a->dtype, b->dtype);
 }
 
+/* What the tiny models have in common. */
+#define TINY                                                                           \
+    .hidden = 64, .ffn = 160, .vocab = 512, .q_heads = 4, .context = 512,              \
+    .has_dtype = true
+
 static const struct model_config llama3 = {
     .architecture = "LlamaForCausalLM",
     .layers = 3,
-    .hidden = 64,
-    .ffn = 160,
-    .vocab = 512,
-    .q_heads = 4,
     .kv_heads = 2,
     .head_dim = 16,
-    .context = 512,
     .norm_eps = 1e-5f,
     .tied = true,
     .rope_theta = 500000,
@@ -55,19 +55,14 @@ static const struct model_config llama3 = {
     .bos = 504,
     .eos = {505, 509, 510},
     .n_eos = 3,
-    .has_dtype = true,
+    TINY,
     .dtype = DTYPE_BF16,
 };
 static const struct model_config mistral = {
     .architecture = "MistralForCausalLM",
     .layers = 3,
-    .hidden = 64,
-    .ffn = 160,
-    .vocab = 512,
-    .q_heads = 4,
     .kv_heads = 2,
     .head_dim = 32,
-    .context = 512,
     .window = 24,
     .norm_eps = 1e-5f,
     .rope_theta = 10000,
@@ -75,19 +70,14 @@ static const struct model_config mistral = {
     .bos = 1,
     .eos = {2},
     .n_eos = 1,
-    .has_dtype = true,
+    TINY,
     .dtype = DTYPE_F16,
 };
 static const struct model_config linear = {
     .architecture = "LlamaForCausalLM",
     .layers = 2,
-    .hidden = 64,
-    .ffn = 160,
-    .vocab = 512,
-    .q_heads = 4,
     .kv_heads = 1,
     .head_dim = 16,
-    .context = 512,
     .norm_eps = 1e-6f,
     .rope_theta = 10000,
     .rope = ROPE_LINEAR,
@@ -95,20 +85,24 @@ static const struct model_config linear = {
     .bos = 1,
     .eos = {2},
     .n_eos = 1,
-    .has_dtype = true,
+    TINY,
     .dtype = DTYPE_F32,
 };
 
 static void a_directory_gives_what_its_files_say(void **state)
 {
     (void)state;
+    static const struct {
+        const char *dir;
+        const struct model_config *want;
+    } cases[] = {{MODELS "tiny-llama3", &llama3},
+                 {MODELS "tiny-mistral", &mistral},
+                 {MODELS "tiny-llama-linear", &linear}};
     struct model_config c;
-    assert_int_equal(model_config_load(&c, MODELS "tiny-llama3", NULL), 0);
-    same(&c, &llama3);
-    assert_int_equal(model_config_load(&c, MODELS "tiny-mistral", NULL), 0);
-    same(&c, &mistral);
-    assert_int_equal(model_config_load(&c, MODELS "tiny-llama-linear", NULL), 0);
-    same(&c, &linear);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        assert_int_equal(model_config_load(&c, cases[i].dir, NULL), 0);
+        same(&c, cases[i].want);
+    }
     assert_int_equal(model_config_load(&c, MODELS "tiny-llama2", NULL), 0);
     assert_int_equal(c.kv_heads, 4);
     assert_true(c.rope_theta == 10000);

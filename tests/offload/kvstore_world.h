@@ -90,6 +90,7 @@ static inline void *fake_address(void *arg, uint32_t page)
 struct fake_ssd {
     struct tier base;
     unsigned char *bytes;
+    char (*labels)[BLOCK_LABEL];  // as they were stored
     struct tier_io *flying[64];
     uint32_t wait[64];  // polls until it lands
     uint32_t n_flying, depth;
@@ -130,6 +131,7 @@ static inline struct tier_io *fake_finish(struct tier *t)
         unsigned char *slot = s->bytes + (size_t)io->slot * PAGE;
         if (io->dir == TIER_STORE) {
             memcpy(slot, io->buf, PAGE);
+            memcpy(s->labels[io->slot], io->label, BLOCK_LABEL);
         } else {
             memcpy(io->buf, slot, PAGE);
         }
@@ -157,6 +159,7 @@ static inline void fake_close(struct tier *t)
 {
     struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
     free(s->bytes);
+    free(s->labels);
     free(s);
 }
 
@@ -177,6 +180,7 @@ static inline struct fake_ssd *fake_ssd_open(uint32_t capacity)
     s->base.block_bytes = PAGE;
     s->base.health.writable = true;
     s->bytes = calloc(capacity, PAGE);
+    s->labels = calloc(capacity, sizeof *s->labels);
     s->depth = ARRAY_LEN(s->flying);
     assert_int_equal(slots_open(&s->base.slots, capacity, &err), 0);
     return s;
@@ -205,6 +209,15 @@ static inline void world_start(struct world *w)
     if (kvstore_open(&w->kv, &w->o, &err) < 0) fail_msg("%s", err.msg);
 }
 
+/* As an SSD tier that is opened again gives them. */
+static inline void fake_give_labels(struct fake_ssd *s)
+{
+    size_t n = slots_capacity(s->base.slots) * sizeof *s->labels;
+    s->base.labels = malloc(n);
+    assert_non_null(s->base.labels);
+    memcpy(s->base.labels, s->labels, n);
+}
+
 static inline void world_open(struct world *w, struct sizes s)
 {
     struct err err;
@@ -223,7 +236,7 @@ static inline void world_open(struct world *w, struct sizes s)
         .max_conversations = 32,
     };
     policy_defaults(&w->o.policy);
-    w->o.policy.residency = 0;
+    w->o.policy.residency = w->o.policy.keep_for = 0;
     assert_int_equal(cost_open(&w->o.cost, &err), 0);
     cost_set_prefill(w->o.cost, 1e9, 1e6);  // loading always pays
     assert_int_equal(copyq_cpu_open(&w->copies, &err), 0);

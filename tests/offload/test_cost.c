@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -21,6 +22,13 @@ static void near(double is, double expected, double share)
 {
     if (fabs(is - expected) > share * fabs(expected))
         fail_msg("%g is not within %g of %g", is, share, expected);
+}
+
+static void observe(struct cost *c, enum cost_tier t, uint64_t bytes, uint64_t ahead,
+                    uint64_t ns, uint64_t now)
+{
+    const struct cost_load l = {t, bytes, ahead, ns, ns};
+    cost_observe_load(c, &l, now);
 }
 
 static void prefill_is_fitted_over_tokens_and_position(void **state)
@@ -47,11 +55,11 @@ a_load_is_fitted_as_latency_and_bandwidth_behind_what_is_queued(void **state)
 {
     (void)state;
     struct cost *c = opened();
-    uint64_t seed = 8;
+    uint64_t seed = 8, now = 0;
     for (int i = 0; i < 400; i++) {
         uint64_t bytes = 360 << 10, ahead = (mix64(&seed) % 32) * bytes;
         double ns = 3e5 + (double)(bytes + ahead) / 3.0;  // 3 GB/s
-        cost_observe_load(c, COST_SSD, bytes, ahead, (uint64_t)ns);
+        observe(c, COST_SSD, bytes, ahead, (uint64_t)ns, now += (uint64_t)ns);
     }
     near(cost_load_ns(c, COST_SSD, 300 << 20, 0), 3e5 + (300 << 20) / 3.0, 0.03);
     near(cost_load_ns(c, COST_SSD, 4096, 30 << 20), 3e5 + (30 << 20) / 3.0, 0.03);
@@ -75,10 +83,13 @@ one_hiccup_moves_a_rate_little_and_a_lasting_change_is_followed(void **state)
 {
     (void)state;
     struct cost *c = opened();
-    for (int i = 0; i < 100; i++) cost_observe_load(c, COST_RAM, 1 << 20, 0, 1000000);
-    cost_observe_load(c, COST_RAM, 1 << 20, 0, 10000000000u);
+    uint64_t now = 0;
+    for (int i = 0; i < 100; i++)
+        observe(c, COST_RAM, 1 << 20, 0, 1000000, now += 1000000);
+    observe(c, COST_RAM, 1 << 20, 0, 10000000000u, now += 10000000000u);
     assert_true(cost_load_ns(c, COST_RAM, 1 << 20, 0) < 1.2e6);
-    for (int i = 0; i < 200; i++) cost_observe_load(c, COST_RAM, 1 << 20, 0, 100000000);
+    for (int i = 0; i < 200; i++)
+        observe(c, COST_RAM, 1 << 20, 0, 100000000, now += 100000000);
     near(cost_load_ns(c, COST_RAM, 1 << 20, 0), 1e8, 0.05);
     cost_close(c);
 }
@@ -87,13 +98,14 @@ static void rates_are_never_negative_whatever_is_observed(void **state)
 {
     (void)state;
     struct cost *c = opened();
-    uint64_t seed = 9;
+    uint64_t seed = 9, now = 0;
     for (int i = 0; i < 3000; i++) {
         uint32_t from = (uint32_t)(mix64(&seed) % 9000);
         cost_observe_prefill(c, from, from + (uint32_t)(mix64(&seed) % 300),
                              mix64(&seed) % 100000000);
-        cost_observe_load(c, COST_RAM, mix64(&seed) % 10000000,
-                          mix64(&seed) % 100000000, mix64(&seed) % 1000000000);
+        uint64_t ns = mix64(&seed) % 1000000000;
+        observe(c, COST_RAM, mix64(&seed) % 10000000, mix64(&seed) % 100000000, ns,
+                now += mix64(&seed) % 20000000000u);
         double small = cost_load_ns(c, COST_RAM, 1, 0);
         double large = cost_load_ns(c, COST_RAM, 1 << 30, 0);
         assert_true(isfinite(large) && small >= 0 && large >= small);
@@ -167,13 +179,104 @@ static void under_load_computing_again_costs_more(void **state)
     uint8_t tier[4] = {COST_SSD, COST_SSD, COST_SSD, COST_SSD};
     cost_set_prefill(c, 1e5, 0);
     cost_set_tier(c, COST_SSD, 1e7, 1e9);  // 64 tokens: 6.4 ms; 4 blocks: 14 ms
-    struct cost_question q = {16, 1000000, 0, 4, tier, 70, {0}, 1};
+    struct cost_question q = {16, 1000000, 0, 4, tier, 70, {0}, 1, 0};
     struct cost_answer a;
     cost_decide(c, &q, &a);
     assert_int_equal(a.load, 0);
     q.compute_price = 3;
     cost_decide(c, &q, &a);
     assert_int_equal(a.load, 4);
+    cost_close(c);
+}
+
+/* A question about n blocks of 1 MB on the SSD, each of which computes for 5 ms and, by the
+ * rates that were calibrated, loads in 1 ms. */
+static uint32_t loads_of(const struct cost *c, uint32_t n, uint64_t now)
+{
+    uint8_t tier[64];
+    memset(tier, COST_SSD, sizeof tier);
+    struct cost_question q = {16, 1000000, 0, n, tier, 16 * n + 1, {0}, 1, now};
+    struct cost_answer a;
+    cost_decide(c, &q, &a);
+    return a.load;
+}
+
+static struct cost *calibrated(void)
+{
+    struct cost *c = opened();
+    cost_set_prefill(c, 5e6 / 16, 0);
+    cost_set_tier(c, COST_SSD, 1e5, 1e9);
+    return c;
+}
+
+/* The blocks are asked for together, and each takes so many ns. */
+static uint64_t load_all(struct cost *c, uint32_t n, uint64_t each, uint64_t now)
+{
+    for (uint32_t i = 0; i < n; i++)
+        observe(c, COST_SSD, 1000000, i * UINT64_C(1000000), (i + 1) * each,
+                now + (i + 1) * each);
+    return now + n * each;
+}
+
+static void a_load_of_many_blocks_that_stalls_counts_once(void **state)
+{
+    (void)state;
+    struct cost *c = calibrated();
+    uint64_t now = load_all(c, 30, 1000000, 0);
+    now = load_all(c, 30, 1000000000, now);
+    assert_true(cost_load_ns(c, COST_SSD, 30000000, 0) < 4.2 * 30e6);
+    assert_int_equal(loads_of(c, 30, now), 30);
+    cost_close(c);
+}
+
+static void
+after_one_load_a_thousand_times_too_slow_loads_are_made_again_soon(void **state)
+{
+    (void)state;
+    struct cost *c = calibrated();
+    uint64_t now = 0, until, step = COST_HALF / 10;
+    // One block after another, so that each confirms the one before.
+    for (int i = 0; i < 30; i++) now = load_all(c, 1, 1000000000, now);
+    assert_true(cost_load_ns(c, COST_SSD, 30000000, 0) > 10 * 30e6);
+    assert_int_equal(loads_of(c, 30, now), 0);
+    for (until = now + 8 * COST_HALF; now < until; now += step) {
+        uint32_t n = loads_of(c, 30, now);
+        if (n > 0) now = load_all(c, n, 1000000, now);
+    }
+    assert_int_equal(loads_of(c, 30, now), 30);
+    cost_close(c);
+}
+
+static void a_tier_that_stays_slow_is_probed_with_a_block_now_and_then(void **state)
+{
+    (void)state;
+    struct cost *c = calibrated();
+    uint64_t now = 0, blocks = 0, asked = 0;
+    for (int i = 0; i < 30; i++) now = load_all(c, 1, 1000000000, now);
+    for (uint64_t until = now + 100 * COST_HALF; now < until; now += COST_HALF / 10) {
+        uint32_t n = loads_of(c, 30, now);
+        assert_true(n <= 1);
+        now = load_all(c, n, 1000000000, now);
+        blocks += n;
+        asked += 30;
+    }
+    assert_true(blocks >= 10);
+    assert_true(blocks * 200 < asked);
+    cost_close(c);
+}
+
+static void a_load_that_landed_unseen_says_only_what_it_can(void **state)
+{
+    (void)state;
+    struct cost *c = calibrated();
+    double before = cost_load_ns(c, COST_SSD, 30000000, 0);
+    uint64_t now = 0;
+    for (int i = 0; i < 100; i++) {  // nobody looked for a second
+        const struct cost_load l = {COST_SSD, 1000000, 0, 0, 1000000000};
+        cost_observe_load(c, &l, now += 1000000000);
+    }
+    near(cost_load_ns(c, COST_SSD, 30000000, 0), before, 0.01);
+    assert_int_equal(loads_of(c, 30, now), 30);
     cost_close(c);
 }
 
@@ -189,6 +292,11 @@ int main(void)
         cmocka_unit_test(rates_are_never_negative_whatever_is_observed),
         cmocka_unit_test(the_split_is_the_best_of_all),
         cmocka_unit_test(under_load_computing_again_costs_more),
+        cmocka_unit_test(a_load_of_many_blocks_that_stalls_counts_once),
+        cmocka_unit_test(
+            after_one_load_a_thousand_times_too_slow_loads_are_made_again_soon),
+        cmocka_unit_test(a_tier_that_stays_slow_is_probed_with_a_block_now_and_then),
+        cmocka_unit_test(a_load_that_landed_unseen_says_only_what_it_can),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

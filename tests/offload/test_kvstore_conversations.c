@@ -146,14 +146,107 @@ static void the_record_used_longest_ago_makes_place_for_a_new_one(void **state)
     world_close(&w);
 }
 
+static void restart(struct world *w)
+{
+    world_settle(w);
+    kvstore_close(w->kv);
+    fake_give_labels(w->ssd);
+    world_start(w);
+}
+
+static void a_conversation_has_its_name_again_after_a_restart(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 16, 32});
+    struct text mine = chat(0, 4, 1), nameless = chat(0, 4, 2), theirs = chat(1, 4, 3);
+    strcpy(mine.name, "mine");
+    strcpy(theirs.name, "mine");  // another tenant's of that name
+    turn(&w, &mine, 0, 0);
+    turn(&w, &nameless, 0, 0);
+    turn(&w, &theirs, 0, 0);
+    text_add(&mine, 2 * B, 7);
+    turn(&w, &mine, 0, 0);
+    world_pass(&w, 100 * SEC);
+    restart(&w);
+    assert_int_equal(kvstore_conversations(w.kv), 3);
+    where(&w, &mine, 0, 6, 6);
+    where(&w, &theirs, 0, 4, 4);
+    where(&w, &nameless, 0, 4, 4);
+    struct kv_wake_report r = turn(&w, &mine, 0, 0);
+    assert_int_equal(r.blocks, 5);
+    assert_string_equal(r.conversation, "mine");
+    world_close(&w);
+}
+
+static void of_two_branches_of_a_name_the_latest_has_it_after_a_restart(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 0, 32});
+    struct text t = chat(0, 2, 1);
+    strcpy(t.name, "mine");
+    turn(&w, &t, 0, 0);
+    struct text edited = t;
+    text_add(&t, 2 * B, 2);
+    turn(&w, &t, 0, 0);
+    world_pass(&w, 100 * SEC);
+    text_add(&edited, 3 * B, 3);
+    turn(&w, &edited, 0, 0);
+    world_pass(&w, 100 * SEC);
+    restart(&w);
+    assert_int_equal(kvstore_conversations(w.kv), 1);
+    struct kv_conversation c;
+    assert_true(kvstore_conversation_find(w.kv, 0, "mine", &c));
+    assert_true(c.blocks[KV_SSD] == 4 || c.blocks[KV_SSD] == 5);
+    assert_int_equal(found(&w, &edited).by[KV_SSD], 5);
+    assert_int_equal(kvstore_forget(w.kv, 0, "mine"), 0);
+    world_close(&w);
+}
+
+static enum kv_state state_of(const struct world *w, const struct text *t)
+{
+    struct kv_conversation c;
+    assert_true(kvstore_conversation_find(w->kv, t->tenant, t->name, &c));
+    return c.state;
+}
+
+static void one_that_was_called_is_waking_until_its_blocks_are_there(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 0, 32});
+    struct text t = chat(0, 5, 3);
+    turn(&w, &t, 0, 0);
+    assert_int_equal(state_of(&w, &t), KV_IDLE);
+    assert_true(kvstore_unsaved(w.kv) == 5);
+    sleep_now(&w, &t);
+    assert_int_equal(state_of(&w, &t), KV_ASLEEP);
+    assert_true(kvstore_unsaved(w.kv) == 0);
+    assert_int_equal(kvstore_prefetch(w.kv, 0, t.name, w.now), 0);
+    assert_int_equal(state_of(&w, &t), KV_WAKING);
+    w.ssd->max_wait = UINT32_MAX;
+    for (int i = 0; i < 20; i++) world_step(&w);  // all loads are under way
+    assert_int_equal(state_of(&w, &t), KV_WAKING);
+    memset(w.ssd->wait, 0, sizeof w.ssd->wait);
+    w.ssd->max_wait = 0;
+    world_settle(&w);
+    assert_int_equal(state_of(&w, &t), KV_IDLE);
+    where(&w, &t, 5, 0, 5);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_conversation_has_its_name_again_after_a_restart),
+        cmocka_unit_test(of_two_branches_of_a_name_the_latest_has_it_after_a_restart),
         cmocka_unit_test(
             deleting_takes_the_bytes_from_every_tier_but_what_others_share),
         cmocka_unit_test(deleting_takes_older_replies_and_what_is_above_a_gap_too),
         cmocka_unit_test(after_a_restart_the_ssds_conversations_are_there_and_wake),
         cmocka_unit_test(a_conversation_without_a_name_keeps_the_one_it_was_given),
+        cmocka_unit_test(one_that_was_called_is_waking_until_its_blocks_are_there),
         cmocka_unit_test(the_record_used_longest_ago_makes_place_for_a_new_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,16 +105,16 @@ static void what_just_came_up_goes_only_when_nothing_else_is_left(void **state)
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){8, 16, 0});
-    struct policy p = w.o.policy;
-    p.residency = 10 * SEC;
-    p.high = p.low = 1;
-    restart_with(&w, &p);
+    w.o.policy.residency = 10 * SEC;
+    w.o.policy.high = w.o.policy.low = 1;
+    restart_with(&w, &w.o.policy);
     struct text a = chat(0, 4, 6), b = chat(0, 3, 7);
     turn(&w, &a, 0, 0);
     sleep_now(&w, &a);
     turn(&w, &a, 0, 0);  // came up now
     w.now += SEC;
     turn(&w, &b, 0, 0);
+    world_pass(&w, 6 * SEC);  // both have copies now
     assert_int_equal(kvstore_make_room(w.kv, 4, w.now), 4);
     assert_true(found(&w, &a).by[KV_DEVICE] >= 3);
     assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 8);
@@ -126,9 +126,8 @@ static void a_tenant_over_its_quota_gives_up_its_own_oldest(void **state)
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){32, 0, 32});
-    struct policy p = w.o.policy;
-    p.ssd_quota = 6 * PAGE;
-    restart_with(&w, &p);
+    w.o.policy.ssd_quota = 6 * PAGE;
+    restart_with(&w, &w.o.policy);
     struct text other = chat(1, 5, 8), a = chat(0, 4, 9), b = chat(0, 4, 10);
     turn(&w, &other, 0, 0);
     w.now += SEC;
@@ -148,9 +147,8 @@ static void a_tenant_that_waits_for_its_quota_holds_up_no_other(void **state)
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){32, 16, 32});
-    struct policy p = w.o.policy;
-    p.ram_quota = 4 * PAGE;
-    restart_with(&w, &p);
+    w.o.policy.ram_quota = 4 * PAGE;
+    restart_with(&w, &w.o.policy);
     w.ssd->max_wait = UINT32_MAX;  // nothing lands there
     struct text a = chat(0, 4, 1), b = chat(0, 4, 2), other = chat(1, 3, 3);
     struct text *in_order[] = {&a, &b, &other};
@@ -173,9 +171,8 @@ static void what_is_larger_than_a_quota_keeps_its_beginning(void **state)
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){32, 0, 32});
-    struct policy p = w.o.policy;
-    p.ssd_quota = 6 * PAGE;
-    restart_with(&w, &p);
+    w.o.policy.ssd_quota = 6 * PAGE;
+    restart_with(&w, &w.o.policy);
     struct text t = chat(0, 10, 11);
     turn(&w, &t, 0, 0);
     sleep_now(&w, &t);
@@ -194,9 +191,8 @@ static void nothing_is_written_and_evicted_for_the_same_conversation(void **stat
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){40, 0, 12});
-    struct policy p = w.o.policy;
-    p.high = p.low = 1;
-    restart_with(&w, &p);
+    w.o.policy.high = w.o.policy.low = 1;
+    restart_with(&w, &w.o.policy);
     struct text t[4];
     for (uint32_t i = 0; i < 4; i++) t[i] = chat(0, 4, 100 + i);
     uint64_t computed = 0;
@@ -217,9 +213,8 @@ static void the_ssd_takes_no_more_than_its_budget(void **state)
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){32, 0, 32});
-    struct policy p = w.o.policy;
-    p.ssd_bytes_per_day = 3 * PAGE;
-    restart_with(&w, &p);
+    w.o.policy.ssd_bytes_per_day = 3 * PAGE;
+    restart_with(&w, &w.o.policy);
     struct text t = chat(0, 5, 12);
     turn(&w, &t, 0, 0);
     world_pass(&w, 10 * SEC);
@@ -240,9 +235,8 @@ static void with_second_touch_the_ssd_takes_what_was_used_twice(void **state)
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){32, 16, 32});
-    struct policy p = w.o.policy;
-    p.second_touch = true;
-    restart_with(&w, &p);
+    w.o.policy.second_touch = true;
+    restart_with(&w, &w.o.policy);
     struct text once = chat(0, 4, 13), twice = chat(0, 4, 14);
     turn(&w, &once, 0, 0);
     turn(&w, &twice, 0, 0);
@@ -305,13 +299,12 @@ static void stepping_when_it_says_so_does_all_that_is_due_and_never_spins(void *
     for (int kind = 0; kind < 8; kind++) {
         struct world w;
         world_open(&w, (struct sizes){32, kind == 6 ? 0 : 12, kind == 7 ? 0 : 40});
-        struct policy p = w.o.policy;
-        if (kind == 1) p.ram_quota = 5 * PAGE;
-        if (kind == 2) p.ssd_quota = 5 * PAGE;
-        if (kind == 3) p.ssd_bytes_per_day = 3 * PAGE;
-        if (kind == 4) p.second_touch = true;
+        if (kind == 1) w.o.policy.ram_quota = 5 * PAGE;
+        if (kind == 2) w.o.policy.ssd_quota = 5 * PAGE;
+        if (kind == 3) w.o.policy.ssd_bytes_per_day = 3 * PAGE;
+        if (kind == 4) w.o.policy.second_touch = true;
         if (kind == 5) w.ssd->broken = true;
-        restart_with(&w, &p);
+        restart_with(&w, &w.o.policy);
         struct text t[5];
         for (uint64_t i = 0; i < 5; i++) {
             t[i] = chat(i % 2, 5, 500 + i);

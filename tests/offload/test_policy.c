@@ -40,6 +40,8 @@ static void numbers_that_contradict_each_other_are_refused_by_name(void **state)
     struct policy p = defaults();
     p.copy_after = 61 * S;
     refused(p, "copy_after");
+    p = defaults(), p.copy_after = p.idle_after = 0;
+    refused(p, "idle_after");
     p = defaults(), p.low = 0.95;
     refused(p, "watermarks");
     p = defaults(), p.low = 0;
@@ -117,6 +119,19 @@ static void active_and_held_never_go_and_what_just_came_up_goes_last(void **stat
     assert_true(policy_may_free(&p, &b, 905 * S, true, false));
 }
 
+static void a_last_copy_of_just_now_makes_room_for_nobody(void **state)
+{
+    (void)state;
+    struct policy p = defaults();
+    struct policy_block b = {.last_used = 100 * S};
+    assert_false(policy_may_displace(&p, &b, 220 * S - 1));
+    assert_true(policy_may_displace(&p, &b, 220 * S));
+    b.lower = true;
+    assert_true(policy_may_displace(&p, &b, 100 * S));
+    b.held = true;
+    assert_false(policy_may_displace(&p, &b, 900 * S));
+}
+
 static void between_the_watermarks_nothing_is_freed(void **state)
 {
     (void)state;
@@ -157,6 +172,7 @@ int main(void)
         cmocka_unit_test(the_ssd_takes_later_and_where_asked_only_what_was_used_twice),
         cmocka_unit_test(a_block_goes_late_and_under_pressure_at_once),
         cmocka_unit_test(active_and_held_never_go_and_what_just_came_up_goes_last),
+        cmocka_unit_test(a_last_copy_of_just_now_makes_room_for_nobody),
         cmocka_unit_test(between_the_watermarks_nothing_is_freed),
         cmocka_unit_test(the_daily_budget_fills_by_time_and_never_above_a_day),
     };

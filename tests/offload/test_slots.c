@@ -74,6 +74,41 @@ static void ids_that_agree_in_their_first_bytes_are_kept_apart(void **state)
     slots_close(s);
 }
 
+/* Their parents' names share a bucket as often as not: the index is small. */
+static void the_blocks_that_follow_one_are_found_each_once(void **state)
+{
+    (void)state;
+    struct slots *s = open_slots(64);
+    struct block_id none = block_name(99, 0);
+    for (uint32_t c = 0; c < 6; c++) put(s, c, 0);
+    for (uint32_t k = 0; k < 30; k++) {
+        struct block_meta m = block_meta_of(100 + k, 1);
+        m.parent = block_name(k % 5, 0);  // the sixth has none
+        uint32_t i = slots_claim(s, &m);
+        assert_int_not_equal(i, SLOT_NONE);
+        if (k % 2) slots_commit(s, i);  // in any state
+    }
+    for (int round = 0; round < 2; round++) {
+        for (uint32_t c = 0; c < 6; c++) {
+            struct block_id parent = block_name(c, 0);
+            uint64_t seen = 0;
+            uint32_t n = 0, first = SLOT_NONE;
+            for (uint32_t i = SLOT_NONE; (i = slots_child(s, &parent, i)) != SLOT_NONE;
+                 n++) {
+                assert_true(block_id_equal(&slots_at(s, i)->meta.parent, &parent));
+                assert_false(seen >> i & 1);
+                seen |= UINT64_C(1) << i;
+                if (first == SLOT_NONE) first = i;
+            }
+            assert_int_equal(n, c == 5 ? 0 : round ? 5 : 6);
+            if (c < 5 && round == 0) slots_release(s, first);  // for the next round
+        }
+        assert_true(slots_check(s));
+    }
+    assert_int_equal(slots_child(s, &none, SLOT_NONE), SLOT_NONE);
+    slots_close(s);
+}
+
 static void a_slot_of_choice_is_had_once(void **state)
 {
     (void)state;
@@ -288,6 +323,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_match_takes_every_field_and_a_ready_slot),
         cmocka_unit_test(ids_that_agree_in_their_first_bytes_are_kept_apart),
+        cmocka_unit_test(the_blocks_that_follow_one_are_found_each_once),
         cmocka_unit_test(a_slot_of_choice_is_had_once),
         cmocka_unit_test(what_failed_is_claimed_after_all_others),
         cmocka_unit_test(the_coldest_of_a_tenant_is_its_own),

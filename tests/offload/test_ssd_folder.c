@@ -167,6 +167,7 @@ static void what_is_no_file_is_refused_by_its_kind(void **state)
         snprintf(text, sizeof text, "%s is %s; expected a regular file", path,
                  cases[i / 2].kind);
         expect_refused(&w, -EINVAL, text);
+        assert_true(w.found.inside);
         w.ssd.no_direct = true;
         expect_refused(&w, -EINVAL, text);
         assert_int_not_equal(access("/tmp/dormouse-not-there", F_OK), 0);
@@ -277,6 +278,7 @@ static void a_first_page_that_cannot_be_read_is_an_error(void **state)
     fault_sys_set(&f, true, false, 1, 2, -EIO, 0);
     w.ssd.sys = &f.sys;
     expect_refused(&w, -EIO, "/blocks cannot be read: Input/output error");
+    assert_true(w.found.inside);
     world_start(&w);
     put_and_get(&w);
     world_close(&w);

@@ -139,11 +139,21 @@ static inline struct tier_io *reap_one(struct tier *t, uint64_t now)
     return done;
 }
 
+static inline void end_wipes(struct tier *t, uint64_t now)
+{
+    struct tier_io *none;
+    for (; t->to_wipe; usleep(20)) assert_int_equal(tier_reap(t, &none, 1, now), 0);
+}
+
 static inline int move(struct tier *t, enum tier_dir dir, const struct block_meta *m,
                        void *buf, uint64_t now)
 {
     struct tier_io io = {.meta = *m, .dir = dir, .buf = buf};
     int rc = tier_submit(t, &io, now);
+    if (rc == -EAGAIN && t->to_wipe) {  // the slot it was given is being wiped
+        end_wipes(t, now);
+        rc = tier_submit(t, &io, now);
+    }
     if (rc < 0) return rc;
     tier_flush(t);
     assert_ptr_equal(reap_one(t, now), &io);

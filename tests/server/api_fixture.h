@@ -3,9 +3,9 @@
 #ifndef TESTS_SERVER_API_FIXTURE_H
 #define TESTS_SERVER_API_FIXTURE_H
 
+#include "kernels/utf8.h"
 #include "server/api_internal.h"
 #include "tests/files.h"
-#include "tokenizer/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

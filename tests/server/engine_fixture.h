@@ -70,7 +70,7 @@ static inline void world_open_store(struct world *w, const struct world_options 
     if (t.policy.high == 0) {
         policy_defaults(&t.policy);
         t.policy.copy_after = t.policy.idle_after = t.policy.ssd_after = 1;
-        t.policy.residency = 0;
+        t.policy.residency = t.policy.keep_for = 0;
     }
     assert_int_equal(crypto_open(&err), 0);
     for (uint32_t i = 0; i < 2; i++) {

@@ -21,7 +21,7 @@ struct sched_world_store {
     bool named[STORE_PAGES];
     uint32_t job[STORE_PAGES], depth[STORE_PAGES];
     uint32_t loaded_of[64];  // by sequence: blocks of its table that are being loaded
-    uint32_t adopted, loads, short_loads;
+    uint32_t adopted, loads, short_loads, later;
     unsigned seed;  // of rand_r
 };
 
@@ -59,17 +59,22 @@ static inline void store_make(void *arg, uint32_t n)
         if (store_idle(t, i)) store_drop(t, i);
 }
 
-static inline uint32_t store_shared(void *arg, uint32_t seq)
+/* Sometimes it says that it has to save something first. */
+static inline enum sched_room store_has_room(void *arg, uint32_t seq, uint32_t need,
+                                             uint32_t most)
 {
     struct sched_world_store *t = arg;
     const struct sched_seq *q = &t->s->seqs[seq];
-    uint32_t n = 0, most = (q->n_known - 1) / KV_BLOCK_TOKENS;
+    uint32_t n = store_available(t);
     for (uint32_t d = 0; d < most; d++) {
         uint32_t page = store_find(t, q->job, d);
         if (page == KV_NO_BLOCK) break;
         n += !store_idle(t, page);
     }
-    return n;
+    if (need > n) return ROOM_NONE;
+    if (rand_r(&t->seed) % 8) return ROOM_NOW;
+    t->later++;
+    return ROOM_LATER;
 }
 
 /* What is there, then sometimes a few more that a lower tier has. */
@@ -119,7 +124,7 @@ static inline void store_leave(void *arg, uint32_t seq)
 
 static inline struct sched_store store_functions(struct sched_world_store *t)
 {
-    return (struct sched_store){t, store_shared, store_adopt, store_leave};
+    return (struct sched_store){t, store_has_room, store_adopt, store_leave};
 }
 
 static inline void store_open(struct sched_world_store *t, struct sched *s,

@@ -1,30 +1,7 @@
 /* What comes back at once: answers and logprobs, from events that the test pushes. */
-#include "tests/server/api_fixture.h"
+#include "tests/server/api_shared.h"
 
 #include <locale.h>
-
-static struct fixture f;
-
-static int open_all(void **state)
-{
-    (void)state;
-    fixture_open(&f);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    fixture_close(&f);
-    return 0;
-}
-
-static int32_t id_of(const char *text)
-{
-    int32_t id = tokenizer_find(f.tokenizer, text, strlen(text));
-    assert_true(id >= 0);
-    return id;
-}
 
 /* ---- whole answers ---- */
 

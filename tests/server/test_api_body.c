@@ -1,21 +1,5 @@
 /* Bodies: what is taken, what is refused, and by which name. */
-#include "tests/server/api_fixture.h"
-
-static struct fixture f;
-
-static int open_all(void **state)
-{
-    (void)state;
-    fixture_open(&f);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    fixture_close(&f);
-    return 0;
-}
+#include "tests/server/api_shared.h"
 
 /* 200, or the status of the refusal. */
 static int status_of(enum api_kind kind, const char *body, size_t n,
@@ -141,7 +125,7 @@ static void a_wrong_value_is_named_with_what_would_be_right(void **state)
             "max_tokens is 9223372036854775808, but must be an integer from 1 to");
     refuses(API_CHAT, BODY(",\"max_tokens\":256.0"), "max_tokens", "256.0");
     refuses(API_CHAT, BODY(",\"max_tokens\":1e2"), "max_tokens", "1e2");
-    refuses(API_CHAT, BODY(",\"stream\":[]"), "stream", "an array");
+    refuses(API_CHAT, BODY(",\"stream\":[]"), "stream", "an empty array");
     refuses(API_CHAT, BODY(",\"stream\":\"true\""), "stream", "true or false");
     refuses(API_CHAT, BODY(",\"temperature\":2.5"), "temperature", "from 0 to 2");
     refuses(API_CHAT, BODY(",\"temperature\":-1e-9"), "temperature", "from 0 to 2");
@@ -171,8 +155,33 @@ static void a_wrong_value_is_named_with_what_would_be_right(void **state)
     refuses(API_CHAT, "{}", "messages", "missing");
     refuses(API_CHAT, "{\"messages\":null}", "messages", "missing");
     refuses(API_COMPLETION, "{}", "prompt", "missing");
+    refuses(API_CHAT, "{\"messages\":[]}", "messages",
+            "messages is an empty array, but must be an array of at least one message");
+    refuses(API_CHAT, BODY(",\"stop\":{}"), "stop", "stop is an empty object, but");
+    refuses(API_CHAT, BODY(",\"tools\":[1]"), "tools", "leave it out or give []");
+    refuses(API_CHAT, BODY(",\"tool_choice\":\"x\""), "tool_choice",
+            "leave it out or give none or auto");
+    refuses(API_CHAT, BODY(",\"audio\":{\"a\":1}"), "audio", "leave it out");
     refuses(API_CHAT, "[]", "", "an array");
     refuses(API_CHAT, "", "", "");
+}
+
+static void the_log_gets_no_message_that_text_went_into(void **state)
+{
+    (void)state;
+    struct api_error e;
+    assert_int_equal(api_fail(&e, 400, NULL, "n", "%s is %d", "secret", 3), -EINVAL);
+    assert_string_equal(e.why, "");
+    api_fail(&e, 400, NULL, NULL, "a part: %.*s", 3, "secret");
+    assert_string_equal(e.why, "");
+    api_fail(&e, 400, NULL, NULL, "%u of %zu (%02x), at most %llu %%", 7u, (size_t)8, 9,
+             10ull);
+    assert_string_equal(e.why, "7 of 8 (09), at most 10 %");
+
+    const char *body = BODY(",\"n\":\"secret\"");
+    assert_int_equal(status_of(API_CHAT, body, strlen(body), &e), 400);
+    assert_non_null(strstr(e.message, "secret"));
+    assert_string_equal(e.why, "must be an integer from 1 to 8");
 }
 
 static void a_long_wrong_value_is_cut_within_no_character(void **state)
@@ -439,6 +448,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_recorded_body_has_its_status),
         cmocka_unit_test(a_wrong_value_is_named_with_what_would_be_right),
+        cmocka_unit_test(the_log_gets_no_message_that_text_went_into),
         cmocka_unit_test(a_long_wrong_value_is_cut_within_no_character),
         cmocka_unit_test(keys_of_logit_bias_are_ids_in_plain_decimal),
         cmocka_unit_test(what_would_change_the_answer_is_refused_by_name),

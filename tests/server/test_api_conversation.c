@@ -1,72 +1,18 @@
 /* Conversations by their names: what the API tells and does, over a real engine. */
-#include "tests/server/api_fixture.h"
-#include "tests/server/engine_fixture.h"
+#include "tests/server/api_server.h"
 
 #define WORDS "the cat sat on the mat and looked at the other cat that sat on its mat "
 #define LONG  WORDS WORDS WORDS
 #define NAMED(name, more)                                                              \
     "{" USER(LONG) ",\"max_tokens\":2,\"prompt_cache_key\":\"" name "\"" more "}"
 
-struct server {
-    struct world w;
-    struct chat_template *chat;
-    struct api *api;
-};
-
-static void server_open(struct server *s, const struct world_options *o)
-{
-    struct err err = {"?"};
-    world_open(&s->w, o);
-    assert_int_equal(chat_open_dir(&s->chat, MODELS "tiny-rand", &err), 0);
-    struct api_options ao = {
-        .model_name = "tiny-rand",
-        .tokenizer = s->w.tokenizer,
-        .chat = s->chat,
-        .config = &s->w.model.config,
-        .engine = s->w.engine,
-        .metrics = s->w.metrics,
-        .max_choices = 8,
-    };
-    assert_int_equal(api_open(&s->api, &ao, &err), 0);
-}
-
-static void server_close(struct server *s)
-{
-    world_close(&s->w);
-    api_close(s->api);
-    chat_close(s->chat);
-}
-
-static void wake_reader(void *arg)
-{
-    sem_post(arg);
-}
-
 /* The answer as JSON; header: as X-Conversation-Id would, or NULL. */
-static struct bytes ask(struct server *s, uint32_t tenant, const char *body,
-                        const char *header)
-{
-    struct api_call *c;
-    struct api_error e = {0};
-    struct bytes out = {0};
-    sem_t woken;
-    sem_init(&woken, 0, 0);
-    if (api_prepare(s->api, API_CHAT, body, strlen(body), tenant, &c, &e) < 0)
-        fail_msg("%s", e.message);
-    if (header) api_call_name(c, header);
-    if (api_submit(c, wake_reader, &woken, &e) < 0) fail_msg("%s", e.message);
-    while (read_on(c, &out, &e) != API_DONE) sem_wait(&woken);
-    api_call_free(c);
-    sem_destroy(&woken);
-    return out;
-}
-
 static struct json *chat(struct server *s, uint32_t tenant, const char *body,
                          const char *header)
 {
     static struct bytes out;
     bytes_free(&out);
-    out = ask(s, tenant, body, header);
+    out = ask(s, API_CHAT, tenant, body, header);
     return json_of(out.data, out.n);
 }
 
@@ -248,7 +194,7 @@ static void a_stream_tells_it_beside_its_usage_and_nowhere_else(void **state)
     struct server s;
     server_open(&s, &keeping);
     struct bytes out =
-        ask(&s, 0,
+        ask(&s, API_CHAT, 0,
             NAMED("a", ",\"stream\":true,\"stream_options\":{\"include_usage\":true}"),
             NULL);
     int told = 0;
@@ -261,7 +207,7 @@ static void a_stream_tells_it_beside_its_usage_and_nowhere_else(void **state)
     }
     assert_int_equal(told, 1);
     bytes_free(&out);
-    out = ask(&s, 0, NAMED("a", ",\"stream\":true"), NULL);
+    out = ask(&s, API_CHAT, 0, NAMED("a", ",\"stream\":true"), NULL);
     bytes_add(&out, "", 1);
     assert_null(strstr(out.data, "dormouse"));
     bytes_free(&out);

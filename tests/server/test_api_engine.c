@@ -1,39 +1,8 @@
 /* Calls that a real engine answers: from a body to the answer's bytes. */
-#include "tests/server/api_fixture.h"
-#include "tests/server/engine_fixture.h"
+#include "tests/server/api_server.h"
 
 #define HELLO      "{" USER("hello") ",\"temperature\":0,\"max_tokens\":12"
 #define HELLO_TEXT "J padword468R padword466 sayedefeve t t t t"
-
-struct server {
-    struct world w;
-    struct chat_template *chat;
-    struct api *api;
-};
-
-static void server_open(struct server *s, const struct world_options *o)
-{
-    struct err err;
-    world_open(&s->w, o);
-    assert_int_equal(chat_open_dir(&s->chat, MODELS "tiny-rand", &err), 0);
-    struct api_options ao = {
-        .model_name = "tiny-rand",
-        .tokenizer = s->w.tokenizer,
-        .chat = s->chat,
-        .config = &s->w.model.config,
-        .engine = s->w.engine,
-        .metrics = s->w.metrics,
-        .max_choices = 8,
-    };
-    assert_int_equal(api_open(&s->api, &ao, &err), 0);
-}
-
-static void server_close(struct server *s)
-{
-    world_close(&s->w);
-    api_close(s->api);
-    chat_close(s->chat);
-}
 
 /* What /metrics tells of an outcome. */
 static int outcomes(const struct server *s, const char *name)
@@ -48,35 +17,12 @@ static int outcomes(const struct server *s, const char *name)
     return n;
 }
 
-static void wake_reader(void *arg)
-{
-    sem_post(arg);
-}
-
-/* The whole answer of a body that is right. */
-static struct bytes ask(struct server *s, enum api_kind kind, const char *body)
-{
-    struct api_call *c;
-    struct api_error e = {0};
-    struct bytes out = {0};
-    sem_t woken;
-    sem_init(&woken, 0, 0);
-    if (api_prepare(s->api, kind, body, strlen(body), 0, &c, &e) < 0 ||
-        api_submit(c, wake_reader, &woken, &e) < 0) {
-        fail_msg("%s", e.message);
-    }
-    while (read_on(c, &out, &e) != API_DONE) sem_wait(&woken);
-    api_call_free(c);
-    sem_destroy(&woken);
-    return out;
-}
-
 static void a_stream_joins_to_the_whole_answer_for_every_choice(void **state)
 {
     (void)state;
     struct server s;
     server_open(&s, &(struct world_options){.model = "tiny-rand"});
-    struct bytes whole = ask(&s, API_CHAT, HELLO ",\"n\":3}");
+    struct bytes whole = ask(&s, API_CHAT, 0, HELLO ",\"n\":3}", NULL);
     struct json *j = json_of(whole.data, whole.n);
     assert_json(j, "choices/0/message/content", "\"" HELLO_TEXT "\"");
     assert_json(j, "choices/2/message/content", "\"" HELLO_TEXT "\"");
@@ -85,7 +31,7 @@ static void a_stream_joins_to_the_whole_answer_for_every_choice(void **state)
                 "\"prompt_tokens_details\":{\"cached_tokens\":0}}");
     json_close(j);
 
-    struct bytes stream = ask(&s, API_CHAT, HELLO ",\"n\":3,\"stream\":true}");
+    struct bytes stream = ask(&s, API_CHAT, 0, HELLO ",\"n\":3,\"stream\":true}", NULL);
     char text[3][256] = {{0}};
     for (int i = 0; (j = frame_of(&stream, i)); i++) {
         char piece[64] = "";
@@ -123,7 +69,7 @@ static void an_echo_scores_every_token_and_the_end(void **state)
         "\"max_tokens\":1,\"logit_bias\":{\"516\":100}}"};
     static const char *const reasons[] = {"\"length\"", "\"length\"", "\"stop\""};
     for (size_t i = 0; i < ARRAY_LEN(bodies); i++) {
-        struct bytes out = ask(&s, API_COMPLETION, bodies[i]);
+        struct bytes out = ask(&s, API_COMPLETION, 0, bodies[i], NULL);
         struct json *j = json_of(out.data, out.n);
         uint64_t total;
         struct json_value l = json_at(json_root(j), "choices/0/logprobs");

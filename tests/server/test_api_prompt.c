@@ -1,21 +1,5 @@
 /* From messages and prompts to token ids. */
-#include "tests/server/api_fixture.h"
-
-static struct fixture f;
-
-static int open_all(void **state)
-{
-    (void)state;
-    fixture_open(&f);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    fixture_close(&f);
-    return 0;
-}
+#include "tests/server/api_shared.h"
 
 static void refuses(enum api_kind kind, const char *body, const char *param,
                     const char *in_message)
@@ -104,7 +88,7 @@ static void what_a_template_would_not_show_is_refused_by_its_place(void **state)
     static const struct {
         const char *messages, *param, *in_message;
     } cases[] = {
-        {"{}", "messages", "an object"},
+        {"{}", "messages", "an empty object"},
         {"[]", "messages", "at least one"},
         {"\"x\"", "messages", "\"x\""},
         {"[1]", "messages[0]", "1"},

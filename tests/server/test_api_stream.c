@@ -1,31 +1,8 @@
 /* What comes back as a stream: frames, errors and wakes, from events that the test pushes. */
-#include "tests/server/api_fixture.h"
+#include "tests/server/api_shared.h"
 
 #include <sched.h>
 #include <semaphore.h>
-
-static struct fixture f;
-
-static int open_all(void **state)
-{
-    (void)state;
-    fixture_open(&f);
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    (void)state;
-    fixture_close(&f);
-    return 0;
-}
-
-static int32_t id_of(const char *text)
-{
-    int32_t id = tokenizer_find(f.tokenizer, text, strlen(text));
-    assert_true(id >= 0);
-    return id;
-}
 
 /* ---- streams ---- */
 

@@ -89,6 +89,23 @@ static void count_tick(void *arg)
     atomic_fetch_add((atomic_uint *)arg, 1);
 }
 
+static struct engine_options small(struct world *w)
+{
+    return (struct engine_options){
+        .model = &w->model,
+        .kv = &w->kv,
+        .tokenizer = w->tokenizer,
+        .metrics = w->metrics,
+        .context = 8192,
+        .max_running = 4,
+        .max_waiting = 4,
+        .step_tokens = 256,
+        .step_ms = 20,
+        .max_wait_ms = 600000,
+        .stall_ms = 600000,
+    };
+}
+
 static void somebody_looks_around_while_any_request_is_there(void **state)
 {
     (void)state;
@@ -97,21 +114,9 @@ static void somebody_looks_around_while_any_request_is_there(void **state)
     world_open(&w, &(struct world_options){.model = "tiny-abc", .stopped = true});
     atomic_uint ticks = 0;
     engine_close(w.engine);
-    struct engine_options o = {
-        .model = &w.model,
-        .kv = &w.kv,
-        .tokenizer = w.tokenizer,
-        .metrics = w.metrics,
-        .context = 8192,
-        .max_running = 4,
-        .max_waiting = 4,
-        .step_tokens = 256,
-        .step_ms = 20,
-        .max_wait_ms = 600000,
-        .stall_ms = 600000,
-        .tick = count_tick,
-        .tick_arg = &ticks,
-    };
+    struct engine_options o = small(&w);
+    o.tick = count_tick;
+    o.tick_arg = &ticks;
     assert_true(engine_bytes(&o) > 0);
     assert_int_equal(engine_open(&w.engine, &o, &err), 0);
     assert_int_equal(engine_start(w.engine, &err), 0);
@@ -132,15 +137,7 @@ static void options_that_do_not_fit_the_model_are_refused(void **state)
     struct world w;
     struct err err;
     world_open(&w, &(struct world_options){.model = "tiny-abc", .stopped = true});
-    struct engine_options good = {
-        .model = &w.model,
-        .kv = &w.kv,
-        .tokenizer = w.tokenizer,
-        .metrics = w.metrics,
-        .context = 8192,
-        .max_running = 4,
-        .step_tokens = 256,
-    };
+    const struct engine_options good = small(&w);
     struct engine_options bad[] = {good, good, good, good, good};
     bad[0].context = 131073;
     bad[1].step_tokens = 257;

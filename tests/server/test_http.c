@@ -9,7 +9,7 @@ static int open_shared(void **state)
 {
     (void)state;
     signal(SIGPIPE, SIG_IGN);
-    log_open(LOG_ERROR);
+    log_open("error");
     shared = server_options();
     shared.options.header_timeout_ms = shared.options.body_timeout_ms = 500;
     server_listen(&shared);
@@ -330,6 +330,13 @@ static void beyond_loopback_it_listens_with_keys_only(void **state)
     const struct http_options h = {.options = &s.options};
     assert_int_equal(http_open(&s.http, &h, &err), -EPERM);
     assert_non_null(strstr(err.msg, "0.0.0.0"));
+    strcpy(s.options.host, "::ffff:10.0.0.1");
+    assert_int_equal(http_open(&s.http, &h, &err), -EPERM);
+    /* Loopback by its IPv6 name, where this machine has IPv6. */
+    strcpy(s.options.host, "::ffff:127.0.0.1");
+    int rc = http_open(&s.http, &h, &err);
+    assert_int_not_equal(rc, -EPERM);
+    if (rc == 0) http_close(s.http);
     strcpy(s.options.host, "no such host");
     assert_int_equal(http_open(&s.http, &h, &err), -EINVAL);
 }

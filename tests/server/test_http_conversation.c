@@ -22,7 +22,7 @@ static int open_shared(void **state)
 {
     (void)state;
     signal(SIGPIPE, SIG_IGN);
-    log_open(LOG_ERROR);
+    log_open("error");
     shared = keeping();
     server_listen(&shared);
     server_load(&shared);

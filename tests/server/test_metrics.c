@@ -109,6 +109,29 @@ static double value_of(const char *text, const char *series)
     return -1;
 }
 
+static void the_bytes_of_each_tenant_have_a_series_of_their_own(void **state)
+{
+    (void)state;
+    struct metrics *m = open_metrics("m");
+    struct bytes b = {0};
+    struct err err;
+    assert_null(strstr(render(m, &b), "tenant_used_bytes"));
+    const char *const names[] = {"ada", NULL, "b\"ea"};  // the second shares
+    assert_int_equal(metrics_tenants(m, names, 3, &err), 0);
+    for (uint32_t i = 0; i < 5; i++) metrics_set_tenant(m, i, i % 2, 100 + i);
+    const char *text = render(m, &b);
+    assert_true(well_formed(text));
+#define OF(tenant, tier)                                                               \
+    "dormouse_tenant_used_bytes{model_name=\"m\",tenant=\"" tenant "\",tier=\"" tier   \
+    "\"}"
+    assert_true(value_of(text, OF("ada", "ram")) == 100);
+    assert_true(value_of(text, OF("ada", "ssd")) == 0);
+    assert_true(value_of(text, OF("b\\\"ea", "ram")) == 102);
+    assert_null(strstr(text, "101"));
+    bytes_free(&b);
+    metrics_close(m);
+}
+
 static void the_checker_tells_right_from_wrong(void **state)
 {
     (void)state;
@@ -281,6 +304,7 @@ scrapes_never_see_a_counter_go_down_or_a_count_apart_from_its_buckets(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_bytes_of_each_tenant_have_a_series_of_their_own),
         cmocka_unit_test(the_checker_tells_right_from_wrong),
         cmocka_unit_test(the_text_is_well_formed_from_the_start),
         cmocka_unit_test(a_model_name_with_quotes_and_newlines_is_escaped),

@@ -53,11 +53,11 @@ static void every_default_is_a_value_its_own_option_accepts(void **state)
 {
     (void)state;
     struct options o;
-    for (uint32_t i = 0; i < option_count; i++) {
+    for (uint32_t i = 0; i < serve_options.n; i++) {
         struct err err;
-        assert_int_equal(
-            option_set(&option_table[i], &o, option_table[i].value, "default", &err),
-            0);
+        assert_int_equal(option_set(&serve_options.option[i], &o,
+                                    serve_options.option[i].value, "default", &err),
+                         0);
     }
     options_defaults(&o);
     assert_string_equal(o.host, "127.0.0.1");
@@ -161,6 +161,10 @@ static void a_wrong_line_of_the_file_is_named_with_its_number(void **state)
         {"port = 1\nnonsense\n",
          " line 2 is neither `key = value`, a [section] nor a comment"},
         {"config = x\n", " line 1, key config is unknown"},
+        {"# mine ; # yours\nport = 9000 # mine\n",
+         " line 2 has # or ; behind a blank; a comment has a line of its own"},
+        {"share = a,b ; c,d\n",
+         " line 1 has # or ; behind a blank; a comment has a line of its own"},
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         char path[64], config[80];
@@ -220,13 +224,33 @@ static void a_wrong_environment_variable_is_named(void **state)
                         "is not a whole number from 0 to 65535");
 }
 
+static void
+a_misspelt_environment_variable_is_refused_and_a_strange_one_is_not(void **state)
+{
+    (void)state;
+    char *misspelt[] = {"DORMOUSE_KV_MEMROY=1G", NULL};
+    char *strange[] = {
+        "DORMOUSE_SERVICE_HOST=10.0.0.1",       "DORMOUSE_",   "DORMOUSE_CONFIG=",
+        "DORMOUSE_PORT_8080_TCP_ADDR=10.0.0.1", "DORMOUSES=3", NULL};
+    struct options o;
+    struct err err;
+    assert_int_equal(options_read(&o, 0, NULL, misspelt, &err), -EINVAL);
+    assert_string_equal(err.msg, "environment variable DORMOUSE_KV_MEMROY is unknown; "
+                                 "did you mean DORMOUSE_KV_MEMORY?");
+    assert_int_equal(options_read(&o, 0, NULL, strange, &err), 0);
+    char *small[] = {"DORMOUSE_port=1", NULL};
+    assert_int_equal(options_read(&o, 0, NULL, small, &err), -EINVAL);
+    assert_non_null(strstr(err.msg, "did you mean DORMOUSE_PORT?"));
+}
+
 static void help_mentions_every_option(void **state)
 {
     (void)state;
     char *text = printed(options_help);
-    for (uint32_t i = 0; i < option_count; i++) {
+    for (uint32_t i = 0; i < serve_options.n; i++) {
         char flag[64] = "\n  --", *p = flag + strlen(flag);
-        for (const char *k = option_table[i].key; *k; k++) *p++ = *k == '_' ? '-' : *k;
+        for (const char *k = serve_options.option[i].key; *k; k++)
+            *p++ = *k == '_' ? '-' : *k;
         *p = 0;
         assert_non_null(strstr(text, flag));
     }
@@ -271,6 +295,8 @@ int main(void)
         cmocka_unit_test(a_line_that_is_too_long_is_refused_and_not_cut),
         cmocka_unit_test(a_pipe_is_refused_and_not_waited_for),
         cmocka_unit_test(a_wrong_environment_variable_is_named),
+        cmocka_unit_test(
+            a_misspelt_environment_variable_is_refused_and_a_strange_one_is_not),
         cmocka_unit_test(help_mentions_every_option),
         cmocka_unit_test(the_reference_file_is_what_the_table_says),
     };

@@ -20,9 +20,9 @@ static void every_default_is_a_value_its_own_option_accepts(void **state)
     (void)state;
     struct plan_options o;
     struct err err;
-    for (uint32_t i = 0; i < plan_option_count; i++)
-        assert_int_equal(option_set(&plan_option_table[i], &o,
-                                    plan_option_table[i].value, "default", &err),
+    for (uint32_t i = 0; i < plan_options_list.n; i++)
+        assert_int_equal(option_set(&plan_options_list.option[i], &o,
+                                    plan_options_list.option[i].value, "default", &err),
                          0);
 }
 
@@ -40,6 +40,7 @@ static void the_policy_is_the_servers_where_no_flag_says_otherwise(void **state)
     assert_int_equal(m.policy.idle_after, p.idle_after);
     assert_int_equal(m.policy.ssd_after, p.ssd_after);
     assert_int_equal(m.policy.residency, p.residency);
+    assert_int_equal(m.policy.keep_for, p.keep_for);
     assert_int_equal(m.policy.wake_deadline, p.wake_deadline);
     assert_true(m.policy.high == p.high && m.policy.low == p.low);
     assert_int_equal(m.policy.second_touch, p.second_touch);
@@ -77,7 +78,11 @@ static void wrong_flags_are_named(void **state)
     struct plan_machine m;
     struct err err;
     assert_int_equal(READ(&o, &err, "t", "--nonsense", "3"), -EINVAL);
-    assert_non_null(strstr(err.msg, "flag --nonsense is unknown"));
+    assert_non_null(strstr(err.msg, "flag --nonsense is unknown; `dormouse plan "));
+    assert_int_equal(READ(&o, &err, "t", "--lyers=3"), -EINVAL);
+    assert_string_equal(err.msg, "flag --lyers is unknown; did you mean --layers?");
+    assert_int_equal(READ(&o, &err, "t", "--no-json=false"), -EINVAL);
+    assert_string_equal(err.msg, "flag --no-json takes no value");
     assert_int_equal(READ(&o, &err, "t", "--kv_memory", "3G"), -EINVAL);
     assert_int_equal(READ(&o, &err, "t", "--no-ram"), -EINVAL);
     assert_int_equal(READ(&o, &err, "t", "-j"), -EINVAL);

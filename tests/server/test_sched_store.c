@@ -29,6 +29,7 @@ struct fixed {
     struct sched *s;
     uint32_t blocks, left, asked;
     bool loading;
+    enum sched_room room;  // where there is any
 };
 
 static uint32_t fixed_adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading)
@@ -42,11 +43,14 @@ static uint32_t fixed_adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading
     return f->blocks;
 }
 
-static uint32_t fixed_shared(void *arg, uint32_t seq)
+static enum sched_room fixed_has_room(void *arg, uint32_t seq, uint32_t n,
+                                      uint32_t most)
 {
-    (void)arg;
+    const struct fixed *f = arg;
     (void)seq;
-    return 0;
+    (void)most;
+    if (n > f->kv->n_free) return ROOM_NONE;
+    return n > 10 ? f->room : ROOM_NOW;
 }
 
 static void fixed_leave(void *arg, uint32_t seq)
@@ -60,9 +64,12 @@ static void open_fixed(struct fixed *f, uint32_t blocks, bool loading)
 {
     open_world(&world, 64,
                (struct sched_options){.max_running = 4, .step_tokens = 128});
-    *f = (struct fixed){
-        .kv = &world.kv, .s = &world.s, .blocks = blocks, .loading = loading};
-    world.s.o.store = (struct sched_store){f, fixed_shared, fixed_adopt, fixed_leave};
+    *f = (struct fixed){.kv = &world.kv,
+                        .s = &world.s,
+                        .blocks = blocks,
+                        .loading = loading,
+                        .room = ROOM_NOW};
+    world.s.o.store = (struct sched_store){f, fixed_has_room, fixed_adopt, fixed_leave};
 }
 
 static void what_the_store_has_is_not_computed(void **state)
@@ -101,6 +108,83 @@ nothing_is_computed_until_the_blocks_are_there_and_others_go_on(void **state)
     assert_int_equal(world.n_rows[j], 20 + 3);
     assert_int_equal(world.replied[other], 40);
     close_world(&world);
+}
+
+static void nobody_is_put_back_for_room_that_only_has_to_be_saved(void **state)
+{
+    (void)state;
+    struct fixed f;
+    open_fixed(&f, 0, false);
+    f.room = ROOM_LATER;
+    uint32_t large = add(&world, 400, 1, 4);
+    step(&world, MS);
+    uint32_t small = add(&world, 20, 1, 200);
+    for (int i = 0; i < 30; i++) step(&world, 1000 * MS);
+    assert_int_equal(world.put_back, 0);
+    assert_int_equal(world.n_rows[large], 0);
+    assert_true(world.replied[small] > 10);
+    f.room = ROOM_NOW;
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
+static void those_who_run_do_not_notice_who_wakes(void **state)
+{
+    (void)state;
+    struct fixed f;
+    open_fixed(&f, 0, false);
+    uint32_t other = add(&world, 64, 1, 400), woken[3];
+    step(&world, 64 * 2 * MS);
+    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    f.blocks = 5;
+    for (int i = 0; i < 3; i++) woken[i] = add(&world, 5 * 16 + 20, 1, 1);
+    while (world.s.jobs[woken[0]].used || world.s.jobs[woken[1]].used ||
+           world.s.jobs[woken[2]].used) {
+        uint32_t before = world.replied[other];
+        const struct sched_step *p = step(&world, 10 * MS);
+        assert_int_equal(p->n_decode, 1);
+        assert_int_equal(p->n_rows, 2);
+        assert_int_equal(world.replied[other], before + 1);
+    }
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
+static void who_wakes_beside_replies_does_not_wait_for_long(void **state)
+{
+    (void)state;
+    struct fixed f;
+    open_fixed(&f, 0, false);
+    add(&world, 64, 1, 900);
+    step(&world, 64 * 2 * MS);
+    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    f.blocks = 5;
+    uint32_t j = add(&world, 5 * 16 + 60, 1, 1);
+    uint64_t since = world.now, steps = 0;
+    for (; world.now - since < SCHED_BUMP_NS; steps++) {
+        assert_int_equal(step(&world, 500 * MS)->n_rows, 2);
+        assert_true(world.s.jobs[j].used);
+    }
+    assert_true(step(&world, 500 * MS)->n_rows >= 1 + SCHED_MIN_CHUNK);
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
+static void a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        struct fixed f;
+        open_fixed(&f, 0, false);
+        add(&world, 64, 1, 400);
+        step(&world, 64 * 2 * MS);
+        for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+        f.blocks = kind == 0 ? 0 : 1;
+        add(&world, kind == 0 ? 40 : 16 + SCHED_END_TOKENS + 1, 1, 1);
+        assert_true(step(&world, MS)->n_rows >= 1 + SCHED_MIN_CHUNK);
+        finish_all(&world, MS);
+        close_world(&world);
+    }
 }
 
 static void what_did_not_arrive_is_computed(void **state)
@@ -232,7 +316,9 @@ static void random_traffic_over_a_store_keeps_every_invariant_and_ends(void **st
             assert_true(i < 100000);
             store_step(&store, world.now);
             bool waking = s->n_waking > 0;
-            assert_true(step(&world, 10 * MS)->n_rows > 0 || waking || s->n_waking > 0);
+            uint32_t later = store.later;
+            bool rows = step(&world, 10 * MS)->n_rows > 0;
+            assert_true(rows || waking || s->n_waking > 0 || store.later > later);
         }
         adopted += store.adopted;
         loads += store.loads;
@@ -249,6 +335,10 @@ int main(void)
         cmocka_unit_test(what_the_store_has_is_not_computed),
         cmocka_unit_test(
             nothing_is_computed_until_the_blocks_are_there_and_others_go_on),
+        cmocka_unit_test(nobody_is_put_back_for_room_that_only_has_to_be_saved),
+        cmocka_unit_test(those_who_run_do_not_notice_who_wakes),
+        cmocka_unit_test(who_wakes_beside_replies_does_not_wait_for_long),
+        cmocka_unit_test(a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever),
         cmocka_unit_test(what_did_not_arrive_is_computed),
         cmocka_unit_test(one_that_wakes_too_short_for_the_pool_starts_again_later),
         cmocka_unit_test(a_scored_prompt_is_computed_whole),

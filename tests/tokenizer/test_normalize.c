@@ -1,7 +1,7 @@
 /* test_normalize.c - NFC as the reference makes it, in linear time. */
+#include "kernels/utf8.h"
 #include "tests/files.h"
 #include "tokenizer/normalize.h"
-#include "tokenizer/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

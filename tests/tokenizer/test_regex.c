@@ -1,8 +1,8 @@
 /* test_regex.c - classes of the reference engine, and bounded work. */
+#include "kernels/utf8.h"
 #include "tests/files.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/regex_classes.h"
-#include "tokenizer/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,8 +4,8 @@
  *          (substitution of maximal subparts).
  * Threads  pure functions.
  */
-#ifndef TOKENIZER_UTF8_H
-#define TOKENIZER_UTF8_H
+#ifndef KERNELS_UTF8_H
+#define KERNELS_UTF8_H
 
 #include "kernels/base.h"
 

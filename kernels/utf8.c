@@ -1,4 +1,4 @@
-#include "tokenizer/utf8.h"
+#include "kernels/utf8.h"
 
 #include <string.h>
 

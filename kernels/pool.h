@@ -7,8 +7,8 @@
  * Memory   all taken by pool_open; pool_run allocates nothing.
  * Threads  one thread at a time opens, runs and closes.
  */
-#ifndef KERNELS_CPU_POOL_H
-#define KERNELS_CPU_POOL_H
+#ifndef KERNELS_POOL_H
+#define KERNELS_POOL_H
 
 #include "kernels/base.h"
 

@@ -11,7 +11,7 @@
  * Invariants: fn, arg and n change only while the word says CLOSED; the word moves from
  * (g, n) to (g + 1, CLOSED) only after all n items of g have returned.
  */
-#include "kernels/cpu/pool.h"
+#include "kernels/pool.h"
 
 #include <pthread.h>
 #include <sched.h>

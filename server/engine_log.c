@@ -1,0 +1,44 @@
+/* engine_log.c - what the engine tells the log about its tiers: that one has failed and takes
+ * blocks again, and what the end of the server left behind. */
+#include "server/engine_state.h"
+#include "server/log.h"
+
+#include <string.h>
+
+/* Each pause is told once; they double up to a minute, so that a tier that stays broken is
+ * told of a few times and not for ever. */
+static void tell(const struct tier *t, uint64_t *told)
+{
+    if (!t || t->health.pause == *told) return;
+    if (t->health.pause == 0)
+        log_line(LOG_INFO, "the %s tier takes blocks again", t->medium->name);
+    else
+        log_line(LOG_WARN,
+                 "the %s tier takes no blocks for %.0f s: %s; conversations stay where "
+                 "they are, or are computed again",
+                 t->medium->name, (double)t->health.pause / 1e9,
+                 strerror(-t->health.last_error));
+    *told = t->health.pause;
+}
+
+void engine_tell_tiers(struct engine *e)
+{
+    tell(e->o.ram, &e->told_pause[0]);
+    tell(e->o.ssd, &e->told_pause[1]);
+}
+
+void engine_tell_end(const struct engine *e, const struct kvstore_counters *before,
+                     uint64_t ns)
+{
+    struct kvstore_counters c;
+    if (!e->o.ssd) return;
+    kvstore_count(e->o.store, &c);
+    uint64_t block = engine_block_bytes(e);
+    uint64_t bytes = c.demoted_bytes[KV_SSD] - before->demoted_bytes[KV_SSD];
+    uint32_t left = kvstore_unsaved(e->o.store);
+    log_line(left ? LOG_WARN : LOG_INFO,
+             "at the end %llu blocks (%.1f MiB) were copied to the SSD in %.1f s; %u "
+             "were left for want of time",
+             (unsigned long long)(bytes / block), (double)bytes / (1 << 20),
+             (double)ns / 1e9, left);
+}

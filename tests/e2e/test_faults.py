@@ -1,0 +1,148 @@
+"""An SSD whose reads and writes fail at every call in turn costs time and never an answer.
+Through the threads that read and write (`ssd_io = threads`), which a preloaded library can
+reach; what a ring brings is made to fail in tests/offload/test_ssd_faults.c."""
+import os
+import re
+import subprocess
+
+import pytest
+
+from server import Server
+from sleepers import (storm, BLOCK, Cold, ask, cached, prompt_of, tiers, wait_copied, wait_slots)
+
+pytestmark = storm
+
+COUNT, BLOCKS = 4, 40
+PROMPTS = [prompt_of(BLOCKS * BLOCK + 3, f"fault {i}") for i in range(COUNT)]
+CALLS = range(51)
+
+
+@pytest.fixture(scope="module")
+def cold():
+    with Cold() as c:
+        yield {tuple(p): c(p, 4) for p in PROMPTS}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    out = tmp_path_factory.mktemp("fault") / "fault_io.so"
+    source = os.path.join(os.path.dirname(__file__), "fault_io.c")
+    subprocess.run([os.environ.get("CC", "cc"), "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-O1",
+                    "-shared", "-fPIC", "-o", out, source, "-ldl"], check=True)
+    return out
+
+
+class Faults:
+    """Says which calls fail, from now on."""
+
+    def __init__(self, folder, library):
+        self.control, self.serial = folder / "faults", 0
+        self.env = {"LD_PRELOAD": str(library), "FAULT_IO": str(self.control),
+                    "ASAN_OPTIONS": "verify_asan_link_order=0"}
+        self.set("none")
+
+    def set(self, kind, at=0, count=1):
+        self.serial += 1
+        new = f"{self.control}.new"
+        with open(new, "w") as f:
+            f.write(f"{self.serial} {kind} {at} {count}\n")
+        os.rename(new, self.control)
+
+    def hits(self):
+        name = f"{self.control}.hits"
+        return os.path.getsize(name) if os.path.exists(name) else 0
+
+
+@pytest.fixture
+def faults(tmp_path, library):
+    return Faults(tmp_path, library)
+
+
+def flags(folder, slots=400):
+    return (*tiers(60, ssd=folder, slots=slots), "--ssd-io", "threads")
+
+
+def dropped(server):
+    return server.metrics()[next(k for k in server.metrics() if k.startswith(
+        "dormouse_dropped_blocks_total{") and 'tier="ssd"' in k)]
+
+
+def ask_all(server, cold):
+    found = 0
+    for p in PROMPTS:
+        said, usage = ask(server, p, 4)
+        assert said == cold[tuple(p)]
+        found += cached(usage)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["shortr", "eio"])
+@pytest.mark.parametrize("count", [1, 5])
+def test_reads_that_fail_during_promotion_at_each_call(tmp_path, cold, faults, kind, count):
+    """One that is short is gone on with; one that fails costs the block that it was for."""
+    with Server("tiny-rand", *flags(tmp_path / "kv"), env=faults.env) as server:
+        assert "by threads" in server.log()
+        for _ in range(2):
+            ask_all(server, cold)
+            wait_copied(server)
+        reached = found = 0
+        for at in CALLS:
+            before, lost = faults.hits(), dropped(server)
+            faults.set(kind, at, count)
+            found += ask_all(server, cold)
+            hits = faults.hits() - before
+            reached += hits > 0
+            assert dropped(server) - lost <= (0 if kind == "shortr" else hits)
+            faults.set("none")
+            if at % 10 == 9:
+                wait_copied(server)
+        assert reached >= 20  # of the calls; one wake of 40 blocks takes five or more
+        # What was read well was used.
+        assert found >= len(CALLS) * COUNT * BLOCKS * BLOCK * (0.9 if kind == "shortr" else 0.5)
+
+
+@pytest.mark.parametrize("kind", ["shortw", "enospc", "eiow"])
+def test_writes_that_fail_at_each_call(tmp_path, cold, faults, kind):
+    """Each time on an empty folder: nothing partial is served, and writing goes on."""
+    reached = 0
+    for at in CALLS:
+        folder = tmp_path / f"kv {at}"
+        faults.set(kind, at, 1)
+        before = faults.hits()
+        with Server("tiny-rand", *flags(folder), env=faults.env) as server:
+            for _ in range(2):
+                ask_all(server, cold)
+            if at % 10 == 0:
+                wait_slots(folder, COUNT * BLOCKS - 8, 10)
+                ask_all(server, cold)
+        reached += faults.hits() > before
+        faults.set("none")
+        if at % 10 == 0:
+            with Server("tiny-rand", *flags(folder), env=faults.env) as server:
+                assert ", 0 damaged" in server.log() or kind == "shortw", server.log()
+                ask_all(server, cold)
+    assert reached >= 15
+
+
+@pytest.mark.parametrize("kind", ["enospc", "eiow"])
+def test_a_disk_that_takes_nothing_is_told_of_a_few_times_and_used_again(tmp_path, cold, faults,
+                                                                        kind):
+    folder = tmp_path / "kv"
+    why = "No space left on device" if kind == "enospc" else "Input/output error"
+    with Server("tiny-rand", *flags(folder), env=faults.env) as server:
+        faults.set(kind, 0, 1 << 40)
+        for _ in range(4):
+            ask_all(server, cold)
+        assert server.metrics_sum("dormouse_demoted_bytes_total") == 0
+        assert server.metrics_sum("dormouse_store_failures_total") > 0
+        warned = re.findall(r" warn .*ssd tier takes no blocks.*", server.log())
+        assert 1 <= len(warned) <= 4 and all(why in w for w in warned), server.log()
+        faults.set("none")
+        end = 40
+        while "ssd tier takes blocks again" not in server.log() and end > 0:
+            ask_all(server, cold)
+            wait_copied(server)
+            end -= 1
+        assert "ssd tier takes blocks again" in server.log()
+        assert wait_slots(folder, COUNT * BLOCKS) >= COUNT * BLOCKS
+        assert ask_all(server, cold) > 0

@@ -1,0 +1,79 @@
+/* What may be asked of a conversation by its name, and what is answered. */
+#include "tests/server/engine_sleep.h"
+
+static int command(struct world *w, enum engine_op op, uint32_t tenant,
+                   const char *name)
+{
+    struct err err;
+    struct engine_command c = {.op = op, .tenant = tenant, .hold_ns = 1};
+    struct kv_conversation found;
+    strcpy(c.name, name);
+    c.list = &found;
+    c.cap = 1;
+    return engine_command(w->engine, &c, &err);
+}
+
+static void conversations_are_listed_slept_woken_and_forgotten(void **state)
+{
+    (void)state;
+    struct world w;
+    struct world_options o = sleeping(64, 0);
+    policy_defaults(&o.policy);  // nothing moves by itself for seconds
+    o.policy.residency = 0;
+    world_open(&w, &o);
+    ask(&client, &w, named(prompt_of(&w, 100, 3, 0, TURNS), "one"));
+    ask(&client, &w, named(prompt_of(&w, 120, 4, 0, TURNS), "two"));
+
+    struct kv_conversation list[4];
+    struct err err;
+    struct engine_command c = {.op = ENGINE_LIST, .list = list, .cap = 4};
+    assert_int_equal(engine_command(w.engine, &c, &err), 0);
+    assert_int_equal(c.n, 2);
+    assert_int_equal(c.next, UINT32_MAX);
+    assert_string_equal(list[0].name, "two");
+    assert_int_equal(list[1].blocks[KV_DEVICE], (100 + TURNS - 1) / 16);
+    c = (struct engine_command){.op = ENGINE_LIST, .tenant = 1, .list = list, .cap = 4};
+    assert_int_equal(engine_command(w.engine, &c, &err), 0);
+    assert_int_equal(c.n, 0);
+    for (int op = ENGINE_FIND; op <= ENGINE_FORGET; op++) {
+        assert_int_equal(command(&w, (enum engine_op)op, 1, "one"), -ENOENT);
+        assert_int_equal(command(&w, (enum engine_op)op, 0, "none"), -ENOENT);
+    }
+
+    assert_int_equal(command(&w, ENGINE_SLEEP, 0, "one"), 0);
+    wait_asleep(&w, "one", KV_RAM);
+    assert_int_equal(command(&w, ENGINE_WAKE, 0, "one"), 0);
+    wait_until(look_up(&w, "one", list) && list[0].blocks[KV_DEVICE] == 6);
+    struct kv_wake_report report =
+        ask(&client, &w, named(prompt_of(&w, 100, 3, 0, TURNS), "one"));
+    assert_int_equal(report.loaded[KV_DEVICE], 6);
+    assert_int_equal(command(&w, ENGINE_HOLD, 0, "one"), 0);
+    assert_int_equal(command(&w, ENGINE_FORGET, 0, "one"), 0);
+    assert_false(look_up(&w, "one", list));
+    ask(&client, &w, named(prompt_of(&w, 100, 3, 0, TURNS), "one"));
+    assert_int_equal(cached(&client), 0);
+    world_close(&w);
+}
+
+static void a_server_that_keeps_nothing_or_ends_says_so(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, &forgetful);
+    assert_int_equal(command(&w, ENGINE_FIND, 0, "one"), -EOPNOTSUPP);
+    world_close(&w);
+    struct world_options o = sleeping(64, 0);
+    world_open(&w, &o);
+    engine_drain(w.engine, 0);
+    assert_int_equal(command(&w, ENGINE_FIND, 0, "one"), -ESHUTDOWN);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conversations_are_listed_slept_woken_and_forgotten),
+        cmocka_unit_test(a_server_that_keeps_nothing_or_ends_says_so),
+    };
+    return run_in_folder(tests, ARRAY_LEN(tests));
+}
