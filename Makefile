@@ -4,9 +4,12 @@
 #   make                             the server, optimized, into build/cpu/
 #   make SAN=address,undefined test  everything sanitized, in build/cpu-address-undefined/
 #   make CC=clang BUILD=build/clang  another compiler, in a directory of its own
+#   make CUDA=1                      with the CUDA backend, into build/cuda/ (kernels/cuda/cuda.mk)
 #
 # Every combination of switches has its own directory, so none ever mixes.
 
+CUDA   ?= 0
+DEVICE ?= $(if $(filter 1,$(CUDA)),cuda,cpu)
 SAN    ?=
 DEBUG  ?= 0
 WERROR ?= 1
@@ -14,7 +17,7 @@ WERROR ?= 1
 comma  := ,
 empty  :=
 space  := $(empty) $(empty)
-FLAVOR := cpu$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+FLAVOR := $(DEVICE)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 BUILD  ?= build/$(FLAVOR)
 
 # ---- toolchain ---------------------------------------------------------------
@@ -48,6 +51,11 @@ TEST_DEBS := $(RUN_DEBS) libcmocka-dev clang clang-format libclang-rt-14-dev cur
 PKG_CFLAGS = $(eval PKG_CFLAGS := $$(shell $$(PKG_CONFIG) --cflags $$(PKGS)))$(PKG_CFLAGS)
 PKG_LIBS   = $(eval PKG_LIBS := $$(shell $$(PKG_CONFIG) --libs $$(PKGS)))$(PKG_LIBS)
 
+# ---- the device --------------------------------------------------------------
+
+.DEFAULT_GOAL := all
+include kernels/cuda/cuda.mk
+
 # ---- what is built -----------------------------------------------------------
 # A room may use the rooms named here and no others; `make layers` checks the includes,
 # and a room's tests link against just these.
@@ -59,13 +67,14 @@ SEES_model     := model kernels
 SEES_offload   := offload kernels
 SEES_server    := server model offload tokenizer kernels
 
-src_of   = $(filter-out server/main.c,$(wildcard $1/*.c $1/*/*.c))
+src_of   = $(filter-out server/main.c $(if $(filter cpu,$(DEVICE)),kernels/cuda/%), \
+               $(wildcard $1/*.c $1/*/*.c $1/cuda/*.cu))
 obj_of   = $(patsubst %,$(BUILD)/%.o,$(call src_of,$1))
-libs_of  = $(foreach r,$(SEES_$1),$(if $(call src_of,$r),$(BUILD)/lib$r.a))
+libs_of  = $(foreach r,$(SEES_$1),$(if $(call src_of,$r),$(BUILD)/lib$r.a)) $(STANDIN_LIB)
 tests_of = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/$1/test_*.c))
 
 SERVER  := $(BUILD)/dormouse
-TESTS   := $(foreach r,$(ROOMS),$(call tests_of,$r))
+TESTS   := $(foreach r,$(ROOMS),$(call tests_of,$r)) $(STANDIN_TESTS)
 FUZZERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 HELPERS := $(patsubst %,$(BUILD)/%.o,$(filter-out tests/bench_%,$(wildcard tests/*.c)))
@@ -75,7 +84,7 @@ all: $(SERVER) ## build the server (default)
 
 $(SERVER): $(BUILD)/server/main.c.o $(call libs_of,server)
 	$(say) LINK $@
-	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(PKG_LIBS) $(LDLIBS) -o $@
+	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
 define room_rules
 $(BUILD)/lib$1.a: $(call obj_of,$1)
@@ -84,7 +93,7 @@ $(BUILD)/lib$1.a: $(call obj_of,$1)
 
 $(BUILD)/tests/$1/test_%: $(BUILD)/tests/$1/test_%.c.o $(HELPERS) $(call libs_of,$1)
 	$$(say) LINK $$@
-	$$(Q)$$(CC) $$^ $$(ALL_LDFLAGS) $(COUNT_ALLOCS) $$(PKG_LIBS) -lcmocka $$(LDLIBS) -o $$@
+	$$(Q)$$(CC) $$^ $$(ALL_LDFLAGS) $(COUNT_ALLOCS) $$(PKG_LIBS) -lcmocka $(CUDA_LIBS) $$(LDLIBS) -o $$@
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rules,$r)))
 
@@ -96,12 +105,13 @@ $(WEAK_NAMES): $(BUILD)/server/main.c.o $(BUILD)/tests/e2e/weak_names.c.o $(call
 
 $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,server)
 	$(say) LINK $@
-	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(LDLIBS) -o $@
+	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
 # Fuzzers share objects of their own: clang's, watched for coverage.
 FUZZ_FLAGS = -std=c17 -D_GNU_SOURCE -I. -g -O1 -ffp-contract=off -pthread \
              -fno-sanitize-recover=all
-FUZZ_OBJS := $(foreach r,$(ROOMS),$(patsubst %,$(BUILD)/fuzz/%.o,$(call src_of,$r)))
+FUZZ_OBJS := $(foreach r,$(ROOMS),$(patsubst %,$(BUILD)/fuzz/%.o, \
+                 $(filter-out kernels/cuda/%,$(call src_of,$r))))
 
 $(BUILD)/fuzz/kernels/cpu/%_avx2.c.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/fuzz/%.c.o: %.c
@@ -200,9 +210,9 @@ e2e: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-
 storms: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready ## the long proofs of sleep: damage, kills, many sleepers
 	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload or faults or tenants"
 
-CHOSEN := $(if $(T),$(BUILD)/tests/$(dir $(T))test_$(notdir $(T)),$(TESTS))
-unit: $(CHOSEN) ## the unit tests; T=room/name runs one program
-	@tests/run.sh $(CHOSEN)
+CHOSEN := $(if $(T),$(foreach t,$(T),$(BUILD)/tests/$(dir $t)test_$(notdir $t)),$(TESTS))
+unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program
+	@$(ON_STANDIN) tests/run.sh $(CHOSEN)
 
 # What strangers send is fuzzed for FUZZ_SECONDS, the rest for a quarter of that.
 FUZZ_SECONDS ?= 60
@@ -235,11 +245,15 @@ layer-%:
 	@! grep -n '^#include "' /dev/null $(wildcard $*/*.[ch] $*/*/*.[ch]) \
 	    | grep -vE '"($(subst $(space),|,$(SEES_$*)))/'
 
+# C++ headers are left out, and without CUDA those that need it.
+HEADERS = $(filter-out $(if $(filter cpu,$(DEVICE)),kernels/cuda/% tests/cuda_on_cpu/%) %/gpu.h \
+              kernels/cuda/attention.h tests/cuda_on_cpu/source.h tests/cuda_on_cpu/ptx.h, \
+              $(wildcard */*.h */*/*.h))
 headers: ## check that every header compiles by itself
-	@for h in $(wildcard */*.h */*/*.h); do \
+	@for h in $(HEADERS); do \
 	    $(CC) $(ALL_CFLAGS) $(PKG_CFLAGS) -Wno-unused-function -fsyntax-only -include $$h -x c /dev/null || exit 1; done
 
-FORMATTED := $(wildcard */*.[ch] */*/*.[ch])
+FORMATTED := $(wildcard */*.[ch] */*/*.[ch] */*/*.cu)
 format: ## rewrite the sources in the house style
 	$(CLANG_FORMAT) -i $(FORMATTED)
 style: check-format ## names, sizes and words that no file may break
@@ -251,7 +265,7 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 # Chat templates of other people's models are not part of this tree: where a folder of them
 # with their recorded renderings lies beside it, the tests read them there.

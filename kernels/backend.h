@@ -57,6 +57,10 @@ struct backend_ops {
     void (*copy_block)(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
                        uint32_t src);
     int (*finish)(struct backend *b, struct err *err);  // wait; the device's own errors
+    int (*copyq_open)(struct backend *b, struct copyq **out, struct err *err);
+    // NULL where there is nothing to say:
+    bool (*device_memory)(const struct backend *b, uint64_t *free_bytes);
+    uint32_t (*decode_rows)(const struct backend *b, uint32_t n);
 };
 
 struct backend {
@@ -65,7 +69,7 @@ struct backend {
     uint32_t threads;
     uint32_t activation_bytes;  // of one element of a buffer
     size_t scratch_bytes;       // taken by opening it
-    char describe[64];
+    char describe[96];
 
     // Kept by step.c:
     const struct batch *batch;  // borrowed, from begin to finish; else NULL
@@ -78,6 +82,9 @@ struct backend {
 /* kernels/cpu/: threads and cpu_path as in struct backend_options. */
 NODISCARD int cpu_open(struct backend **out, const struct backend_options *o,
                        struct err *err);
+/* kernels/cuda/: name is "cuda" or "cuda:N".  Only where the build has CUDA (HAVE_CUDA). */
+NODISCARD int cuda_open(struct backend **out, const char *name,
+                        const struct backend_options *o, struct err *err);
 
 BASE_END
 

@@ -2,8 +2,10 @@
  *
  * Owns     what marks progress (a stream and its events), and the host memory it
  *          hands out.  Never the bytes being copied.
- * Caller   keeps dst and src valid until the ticket is done.
- * Order    copies finish in the order they were pushed.
+ * Caller   keeps dst and src valid until the ticket is done, and does not begin a copy that
+ *          reads or overwrites what one in flight touches.
+ * Order    copies to the device finish in the order they were pushed, and so do those from
+ *          it and those within the host; the three pass each other.
  * Threads  the engine thread makes every call.
  *
  * The reference queue copies at poll, not at push: whoever forgets to wait for a ticket
@@ -24,8 +26,11 @@ struct copyq;
 struct copyq_ops {
     int (*push)(struct copyq *q, void *dst, const void *src, size_t bytes,
                 uint64_t *out);
+    void (*flush)(struct copyq *q);  // NULL: pushes go on by themselves
     int (*poll)(struct copyq *q, uint64_t ticket);
+    bool (*readable)(struct copyq *q, const void *p);  // NULL: all of it
     void *(*host_alloc)(struct copyq *q, size_t bytes);
+    void *(*host_alloc_most)(struct copyq *q, size_t bytes, size_t *got);  // or NULL
     void (*host_free)(struct copyq *q, void *p);
     void (*close)(struct copyq *q);
 };
@@ -48,16 +53,40 @@ NODISCARD static inline int copyq_push(struct copyq *q, void *dst, const void *s
     return q->ops->push(q, dst, src, bytes, out);
 }
 
-/* 0: done.  -EAGAIN: still in flight.  Anything else: it failed, and why. */
+/* Hand over to the device what was pushed: after a row of pushes, of which neighbours have
+ * become one copy.  A poll of its ticket does so, too. */
+static inline void copyq_flush(struct copyq *q)
+{
+    if (q->ops->flush) q->ops->flush(q);
+}
+
+/* 0: done.  -EAGAIN: still in flight.  -ENODEV: the device has failed, and whatever it was to
+ * hold or to give is lost.  Anything else: it failed, and why. */
 NODISCARD static inline int copyq_poll(struct copyq *q, uint64_t ticket)
 {
     return q->ops->poll(q, ticket);
+}
+
+/* Whether the CPU can read what lies at p, which is host memory or the device's. */
+static inline bool copyq_readable(struct copyq *q, const void *p)
+{
+    return !q->ops->readable || q->ops->readable(q, p);
 }
 
 /* Page-aligned host memory that the device can reach at full speed (pinned under
  * CUDA).  NULL when there is none left. */
 static inline void *copyq_host_alloc(struct copyq *q, size_t bytes)
 {
+    return q->ops->host_alloc(q, bytes);
+}
+
+/* The same for very much: as much of it as there is, from its beginning, goes to *got; NULL
+ * where that is nothing.  It takes long where it is pinned; so this call alone may be made
+ * from another thread beside the others. */
+static inline void *copyq_host_alloc_most(struct copyq *q, size_t bytes, size_t *got)
+{
+    if (q->ops->host_alloc_most) return q->ops->host_alloc_most(q, bytes, got);
+    *got = bytes;
     return q->ops->host_alloc(q, bytes);
 }
 

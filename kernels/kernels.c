@@ -30,8 +30,19 @@ int backend_open(struct backend **out, const char *name,
     int rc = check_limits(&o->limits, err);
     if (rc) return rc;
     if (strcmp(name, "cpu") == 0) return cpu_open(out, o, err);
-    return err_set(err, -ENODEV, "there is no backend \"%s\"; this build has \"cpu\"",
-                   name);
+    if (strncmp(name, "cuda", 4) == 0) {
+#ifdef HAVE_CUDA
+        return cuda_open(out, name, o, err);
+#else
+        return err_set(
+            err, -ENODEV,
+            "this build has no CUDA backend for device \"%s\"; where nvcc is "
+            "on the PATH, `make CUDA=1` makes one that has",
+            name);
+#endif
+    }
+    return err_set(err, -ENODEV,
+                   "there is no backend \"%s\"; right is cpu, cuda or cuda:N", name);
 }
 
 void backend_close(struct backend *b)
@@ -52,6 +63,21 @@ uint32_t backend_threads(const struct backend *b)
 size_t backend_scratch_bytes(const struct backend *b)
 {
     return b->scratch_bytes;
+}
+
+bool backend_device_memory(const struct backend *b, uint64_t *free_bytes)
+{
+    return b->ops->device_memory && b->ops->device_memory(b, free_bytes);
+}
+
+uint32_t backend_decode_rows(const struct backend *b, uint32_t n)
+{
+    return b->ops->decode_rows ? b->ops->decode_rows(b, n) : 0;
+}
+
+int backend_copyq_open(struct backend *b, struct copyq **out, struct err *err)
+{
+    return b->ops->copyq_open(b, out, err);
 }
 
 size_t backend_matrix_bytes(const struct backend *b, enum weight_format format,

@@ -25,6 +25,7 @@
 BASE_BEGIN
 
 struct backend;
+struct copyq;
 
 /* A weight matrix as the backend keeps it: y = x W^T + bias, rows outputs from cols
  * inputs.  The layout of data is the backend's own (packed). */
@@ -91,10 +92,12 @@ struct backend_options {
     uint32_t threads;  // 0: as many as this process may run on
     const char
         *cpu_path;  // NULL: the best this CPU has; "portable" or "avx2": that one
+    bool exact;  // CUDA: hold the promise above whatever a step's size, and be slower
     struct backend_limits limits;
 };
 
-/* name is "cpu".  -ENODEV where this machine has no such device or instruction set. */
+/* name is "cpu", "cuda" or "cuda:N".  -ENODEV where this machine has no such device or
+ * instruction set, or this build not the backend. */
 NODISCARD int backend_open(struct backend **out, const char *name,
                            const struct backend_options *o, struct err *err);
 void backend_close(struct backend *b);                  // NULL is fine
@@ -102,6 +105,15 @@ const char *backend_describe(const struct backend *b);  // "cpu (AVX2+FMA, 2 thr
 uint32_t backend_threads(const struct backend *b);
 /* What it took at opening for its own use, in the memory where the operations compute. */
 size_t backend_scratch_bytes(const struct backend *b);
+/* Bytes of the device's own memory that are free now; false: it computes in the host's. */
+bool backend_device_memory(const struct backend *b, uint64_t *free_bytes);
+/* A step in which each of n sequences computes one row costs as much as one of this many,
+ * and its first one costs more than those after it; 0: neither is so. */
+uint32_t backend_decode_rows(const struct backend *b, uint32_t n);
+/* A queue (copyq.h) for copies between host memory and this backend's, beside its computing;
+ * to be closed before the backend. */
+NODISCARD int backend_copyq_open(struct backend *b, struct copyq **out,
+                                 struct err *err);
 
 /* ---- memory: at start only ---- */
 

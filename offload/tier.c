@@ -117,7 +117,7 @@ static void settle_load(struct tier *t, const struct tier_io *io)
         slots_touch(t->slots, io->slot);
         t->loaded++;
         t->bytes_out += t->block_bytes;
-    } else if (slot->state == SLOT_READY) {
+    } else if (slot->state == SLOT_READY && io->res != -ENODEV) {
         slots_doom(t->slots, io->slot);
         t->dropped_bad++;
     }

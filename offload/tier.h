@@ -4,7 +4,7 @@
  * Caller   lends each struct tier_io and its buffer from tier_submit() until
  *          tier_reap() gives them back.  A buffer is tier_buffer_bytes() long and aligned
  *          to TIER_ALIGN; it may be device memory if the tier was opened with a copy queue of
- *          that device.
+ *          that device, or given one by tier_bounce().
  * Policy   is not here.  A full tier answers -ENOSPC; the caller chooses a victim
  *          (tier_coldest) and drops it, or moves it to the next tier first.
  * Memory   is all taken by the open function; nothing after it allocates.
@@ -12,8 +12,9 @@
  *
  * A block being stored is invisible (tier_match is false) until its store has been
  * reaped with res == 0.  A block being loaded cannot be dropped.  A block whose load failed
- * (-EBADMSG: a wrong checksum, another block's header, a file cut short; -EIO: the device)
- * has been dropped by the tier when it is reaped, so it is never tried twice.
+ * (-EBADMSG: a wrong checksum, another block's header, a file cut short; -EIO: the medium)
+ * has been dropped by the tier when it is reaped, so it is never tried twice; one whose load
+ * failed because the device that it was for has failed (-ENODEV) stays.
  * A tier whose medium fails to write (-ENOSPC of the file system, -EIO) stops taking
  * stores for a while that doubles each time, and says so in its health.
  */
@@ -24,6 +25,7 @@
 #include "offload/slots.h"
 
 struct ssd_sys;
+struct bounce;
 
 #define TIER_ALIGN 4096  // for buffers: what both O_DIRECT and DMA accept
 
@@ -78,6 +80,7 @@ struct tier {
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     struct tier_health health;
+    struct bounce *bounce;  // tier_bounce()'s; NULL: none
     /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
     char (*labels)[BLOCK_LABEL];
     /* since open */
@@ -88,7 +91,7 @@ struct tier {
 
 struct tier_ram_options {
     size_t block_bytes;
-    uint32_t capacity;
+    uint32_t capacity;     // blocks; fewer where `copies` has memory for fewer
     struct copyq *copies;  // borrowed: must outlive the tier
 };
 NODISCARD int tier_ram_open(struct tier **out, const struct tier_ram_options *o,
@@ -123,6 +126,12 @@ struct tier_ssd_found {  // for the log
  * The caller ignores SIGXFSZ where it limits the size of files, or a store ends it. */
 NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, struct err *err);
+
+/* Buffers that the CPU cannot read go through `depth` ones that it can, taken from `copies`,
+ * which must outlive the tier.  A store that fails to come from the device is not written; a
+ * load that fails to reach it fails.  -ENOMEM, and the tier is as before. */
+NODISCARD int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth,
+                          struct err *err);
 
 void tier_close(struct tier *t);  // NULL is fine; in_flight must be 0
 void tier_drop_labels(struct tier *t);

@@ -12,13 +12,18 @@
 
 #define SLOT_ALIGN 64  // a cache line: copies run at full speed, little is lost
 
+/* In flight, in the order started: copies of one direction finish in it, so only the oldest
+ * needs polling. */
+struct line {
+    struct tier_io *oldest, **newest;
+};
+
 struct tier_ram {
     struct tier base;
     struct copyq *copies;  // borrowed
     size_t stride;
-    unsigned char *arena;     // owned; comes from copies, goes back to it
-    struct tier_io *oldest;   // in flight, in the order started: the queue is
-    struct tier_io **newest;  // in order, so only the oldest needs polling
+    unsigned char *arena;  // owned; comes from copies, goes back to it
+    struct line lines[2];  // by direction
 };
 
 static struct tier_ram *ram_of(struct tier *base)
@@ -36,25 +41,37 @@ static int ram_start(struct tier *base, struct tier_io *io)
                         base->block_bytes, &io->ticket);
     if (rc < 0) return rc;
 
+    struct line *l = &t->lines[io->dir];
     io->next = NULL;
-    *t->newest = io;
-    t->newest = &io->next;
+    *l->newest = io;
+    l->newest = &io->next;
     return 0;
 }
 
-static struct tier_io *ram_finish(struct tier *base)
+static struct tier_io *finish_of(struct tier_ram *t, struct line *l)
 {
-    struct tier_ram *t = ram_of(base);
-    struct tier_io *io = t->oldest;
+    struct tier_io *io = l->oldest;
     if (!io) return NULL;
 
     int rc = copyq_poll(t->copies, io->ticket);
     if (rc == -EAGAIN) return NULL;
 
-    t->oldest = io->next;
-    if (!t->oldest) t->newest = &t->oldest;
+    l->oldest = io->next;
+    if (!l->oldest) l->newest = &l->oldest;
     io->res = rc;
     return io;
+}
+
+static struct tier_io *ram_finish(struct tier *base)
+{
+    struct tier_ram *t = ram_of(base);
+    struct tier_io *io = finish_of(t, &t->lines[TIER_LOAD]);
+    return io ? io : finish_of(t, &t->lines[TIER_STORE]);
+}
+
+static void ram_flush(struct tier *base)
+{
+    copyq_flush(ram_of(base)->copies);
 }
 
 static void ram_forget(struct tier *base, uint32_t slot, bool erase)
@@ -66,7 +83,7 @@ static void ram_forget(struct tier *base, uint32_t slot, bool erase)
 static void ram_close(struct tier *base)
 {
     struct tier_ram *t = ram_of(base);
-    assert(!t->oldest);
+    assert(!t->lines[TIER_STORE].oldest && !t->lines[TIER_LOAD].oldest);
     if (t->arena) copyq_host_free(t->copies, t->arena);
     free(t);
 }
@@ -75,6 +92,7 @@ static const struct tier_medium ram_medium = {
     .name = "ram",
     .start = ram_start,
     .finish = ram_finish,
+    .flush = ram_flush,
     .forget = ram_forget,
     .close = ram_close,
 };
@@ -85,6 +103,8 @@ int tier_ram_open(struct tier **out, const struct tier_ram_options *o, struct er
     if (o->block_bytes == 0 || o->block_bytes > SIZE_MAX / 2)
         return err_set(err, -EINVAL, "blocks of %zu bytes cannot be kept in RAM",
                        o->block_bytes);
+    if (o->capacity == 0)
+        return err_set(err, -EINVAL, "a RAM tier of no blocks cannot be opened");
     size_t stride = ALIGN_UP(o->block_bytes, SLOT_ALIGN);
     if (__builtin_mul_overflow(stride, o->capacity, &bytes))
         return err_set(err, -EINVAL,
@@ -98,20 +118,19 @@ int tier_ram_open(struct tier **out, const struct tier_ram_options *o, struct er
     t->base.health.writable = true;
     t->copies = o->copies;
     t->stride = stride;
-    t->newest = &t->oldest;
+    for (int i = 0; i < 2; i++) t->lines[i].newest = &t->lines[i].oldest;
 
-    int rc = slots_open(&t->base.slots, o->capacity, err);
-    if (rc < 0) goto fail;
-    t->arena = copyq_host_alloc(o->copies, bytes);
-    if (!t->arena) {
+    size_t got = 0;
+    int rc = 0;
+    t->arena = copyq_host_alloc_most(o->copies, bytes, &got);
+    if (!t->arena || got < stride)
         rc = err_set(err, -ENOMEM, "cannot take %zu MiB of host memory for KV blocks",
                      bytes >> 20);
-        goto fail;
+    if (rc == 0) rc = slots_open(&t->base.slots, (uint32_t)(got / stride), err);
+    if (rc < 0) {
+        tier_close(&t->base);
+        return rc;
     }
     *out = &t->base;
     return 0;
-
-fail:
-    tier_close(&t->base);
-    return rc;
 }

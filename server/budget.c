@@ -148,13 +148,24 @@ const char *budget_size(uint64_t bytes, char buf[24])
 
 void budget_describe(const struct budget *b, char *buf, size_t cap)
 {
-    char s[6][24];
-    snprintf(
-        buf, cap,
-        "weights %s, activations %s, engine %s, KV pool %s, tiers %s and margin %s",
-        budget_size(b->weights, s[0]), budget_size(b->activations, s[1]),
-        budget_size(b->engine, s[2]), budget_size(b->kv, s[3]),
-        budget_size(b->tiers, s[4]), budget_size(b->margin, s[5]));
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } parts[] = {{"weights", b->weights}, {"activations", b->activations},
+                 {"engine", b->engine},   {"KV pool", b->kv},
+                 {"tiers", b->tiers},     {"margin", b->margin}};
+    size_t n = 0;
+    buf[0] = 0;
+    for (size_t i = 0; i < ARRAY_LEN(parts) && n < cap; i++) {
+        // A device's budget has no engine, and the host's beside it no KV pool.
+        bool other =
+            b->whole ? i == 2 || i == 4 : b->block_bytes == 0 && (i == 0 || i == 3);
+        if (other) continue;
+        char size[24];
+        const char *between = n == 0 ? "" : i + 1 < ARRAY_LEN(parts) ? ", " : " and ";
+        n += (size_t)snprintf(buf + n, cap - n, "%s%s %s", between, parts[i].name,
+                              budget_size(parts[i].bytes, size));
+    }
 }
 
 static int refuse(const struct budget *b, const char *remedy, struct err *err)
@@ -182,6 +193,10 @@ static void total(struct budget *b, uint64_t fixed, uint64_t blocks)
 /* The number of blocks where nobody asked for one; `left` bytes are there for them. */
 static uint64_t choose(const struct budget *b, uint64_t left)
 {
+    if (b->whole) {
+        uint64_t all = left / b->block_bytes;
+        return all < UINT32_MAX - 1 ? all : UINT32_MAX - 1;
+    }
     uint64_t one = kv_blocks_for(b->context);
     uint64_t quarter = (b->available - b->weights) / 4;
     uint64_t n = (quarter < DEFAULT_MOST ? quarter : DEFAULT_MOST) / b->block_bytes;
@@ -193,19 +208,30 @@ static uint64_t choose(const struct budget *b, uint64_t left)
     return n;
 }
 
-int budget_plan(struct budget *b, struct err *err)
+int budget_fits(struct budget *b, struct err *err)
 {
     uint64_t fixed = add(add(b->weights, b->activations), add(b->engine, b->margin));
-    fixed = add(fixed, b->tiers);
-    total(b, fixed, 0);
-    if (fixed > b->available)
-        return refuse(b, "take a smaller model, or lower step_tokens, ram or margin",
-                      err);
+    b->total = add(fixed, b->tiers);
+    b->kv = 0;
+    if (b->total <= b->available) return 0;
+    return refuse(b, "take a smaller model, or lower step_tokens, ram or margin", err);
+}
+
+int budget_plan(struct budget *b, struct err *err)
+{
+    int rc = budget_fits(b, err);
+    if (rc < 0) return rc;
+    uint64_t fixed = b->total;
 
     bool asked = b->kv_blocks || b->kv_bytes;
     uint64_t blocks = b->kv_blocks  ? b->kv_blocks
                       : b->kv_bytes ? b->kv_bytes / b->block_bytes
                                     : choose(b, b->available - fixed);
+    if (blocks == 0 && !asked) {
+        b->kv = b->block_bytes;
+        b->total = add(fixed, b->kv);
+        return refuse(b, "lower step_tokens or margin, or take a smaller model", err);
+    }
     if (blocks == 0) {
         char want[24], block[24];
         return err_set(err, -EINVAL, "kv_memory of %s is less than one KV block of %s",

@@ -1,6 +1,9 @@
 /* budget.h - what the server will take of the machine's memory, settled before it does.
  *
  * Owns     nothing: struct budget is a plain value.
+ * Device   where the backend computes in memory of its own, weights, activations and KV pool
+ *          are one budget, of what that device has free, and what is left is the KV pool;
+ *          engine, tiers and what the host reads are another, without a pool.
  * Rule     weights, activations, engine, KV pool, tiers and margin together fit what is
  *          available: the least of the kernel's MemAvailable, of what every cgroup above
  *          this process has left, and of what RLIMIT_AS leaves.  Else it does not start.
@@ -25,6 +28,7 @@ struct budget {
     uint64_t available;
     const char *limit;  // what `available` comes from; static
     uint64_t tiers;     // below the KV pool
+    bool whole;  // take all that is left for the KV pool, where none is asked for
     /* set by budget_plan() */
     uint32_t blocks;  // of the KV pool
     uint64_t kv;      // bytes of it
@@ -39,6 +43,8 @@ NODISCARD int budget_available(struct budget *b, const char *root, struct err *e
  * one full conversation, and never more than all sequences could use.  Where one full
  * conversation does not fit, what does, if it is 2048 tokens. */
 NODISCARD int budget_plan(struct budget *b, struct err *err);
+/* The same for a budget without a KV pool: only whether it fits. */
+NODISCARD int budget_fits(struct budget *b, struct err *err);
 
 /* "1.50 GiB", "360 KiB" */
 const char *budget_size(uint64_t bytes, char buf[24]);

@@ -21,7 +21,8 @@ struct options {
     char name[OPTION_TEXT];   // what the API calls it; "": the directory's base name
     uint32_t context;         // tokens of one sequence; 0: what the model holds
     /* machine */
-    char device[64];    // "cpu"
+    char device[64];    // "cpu", "cuda", "cuda:1"
+    bool exact;         // on a GPU: own kernels only
     char cpu_path[32];  // "": the best
     uint32_t threads;   // 0: all
     enum weight_format weights;

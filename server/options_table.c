@@ -21,8 +21,13 @@ static const struct option table[] = {
      "Most tokens of one conversation, prompt and reply together. 0: what the model "
      "was made for."},
 
-    {"device", OPTION_CHOICE, FIELD(device), "cpu", 0, 0, "cpu", "machine",
-     "Where the model runs."},
+    {"device", TEXT(device), "cpu", 1, 63, NULL, "machine",
+     "Where the model runs: cpu; cuda, the first GPU; or cuda:N, the one with number N from "
+     "0. A GPU needs a build with CUDA (make CUDA=1)."},
+    {"exact", OPTION_BOOL, FIELD(exact), "false", 0, 0, NULL, "machine",
+     "On a GPU: multiply by own kernels whatever a step's size, so that a reply has the same "
+     "bits whoever else is served and however its prompt was cut. Prompts take longer than "
+     "by cuBLAS. On a CPU it is always so."},
     {"cpu_path", OPTION_CHOICE, FIELD(cpu_path), "", 0, 0, "|portable|avx2", "machine",
      "Instruction set of the CPU backend. Empty: the best one this CPU has."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
@@ -40,13 +45,14 @@ static const struct option table[] = {
      "larger values; f32 is exact and takes twice the memory."},
     {"kv_memory", OPTION_SIZE, FIELD(kv_bytes), "0", 0, 1024 * TIB, NULL, "machine",
      "Memory of the KV pool. 0: a quarter of what is left beside the weights, at most "
-     "2G, at least one conversation of full context where that fits."},
+     "2G, at least one conversation of full context where that fits; on a GPU, all of its "
+     "memory that is left but the margin."},
     {"kv_blocks", OPTION_COUNT, FIELD(kv_blocks), "0", 0, UINT32_MAX - 1, NULL, "machine",
      "The size of the KV pool as a number of blocks of 16 tokens instead. 0: kv_memory "
      "decides."},
     {"margin", OPTION_SIZE, FIELD(margin), "512M", 0, 1024 * TIB, NULL, "machine",
-     "Memory that must stay free after all has been taken; the server does not start "
-     "without it."},
+     "Memory that must stay free after all has been taken, on a GPU also of its own; the "
+     "server does not start without it."},
 
     {"max_running", OPTION_COUNT, FIELD(max_running), "32", 1, 4096, NULL, "scheduling",
      "Most sequences computed in one step; each choice of a request is one."},

@@ -3,6 +3,7 @@
 #include "server/log.h"
 #include "server/sched.h"
 #include "server/stack_tiers.h"
+#include "server/stack_warm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -109,6 +110,7 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
     const struct backend_options b = {
         .threads = o->threads,
         .cpu_path = o->cpu_path[0] ? o->cpu_path : NULL,
+        .exact = o->exact,
         .limits = {.max_rows = o->step_tokens,
                    .max_seqs = o->max_running,
                    .max_blocks = (uint32_t)blocks,
@@ -116,18 +118,28 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
                    .max_q_heads = s->config.q_heads},
     };
     int rc = backend_open(&s->backend, o->device, &b, err);
-    if (rc == 0) log_line(LOG_INFO, "backend %s", backend_describe(s->backend));
-    return rc;
+    if (rc < 0) return rc;
+    uint64_t free_bytes;
+    s->device = backend_device_memory(s->backend, &free_bytes);
+    log_line(LOG_INFO, "backend %s", backend_describe(s->backend));
+    return 0;
+}
+
+static void log_part(const char *what, const struct budget *b)
+{
+    char parts[256], total[24], available[24];
+    budget_describe(b, parts, sizeof parts);
+    log_line(LOG_INFO, "%s: %s; together %s of %s (%s)", what, parts,
+             budget_size(b->total, total), budget_size(b->available, available),
+             b->limit);
 }
 
 static void log_budget(const struct stack *s, const struct kv_shape *shape)
 {
     const struct budget *b = &s->budget;
-    char parts[256], total[24], available[24], token[24];
-    budget_describe(b, parts, sizeof parts);
-    log_line(LOG_INFO, "memory: %s; together %s of %s (%s)", parts,
-             budget_size(b->total, total), budget_size(b->available, available),
-             b->limit);
+    char token[24];
+    log_part(s->device ? "device memory" : "memory", b);
+    if (s->device) log_part("host memory", &s->host);
     log_line(
         LOG_INFO, "KV: %s a token as %s, %u blocks of %d tokens, %llu tokens in all",
         budget_size(kv_token_bytes(shape), token), dtype_name(shape->dtype), b->blocks,
@@ -138,6 +150,17 @@ static void log_budget(const struct stack *s, const struct kv_shape *shape)
             "the KV pool holds %llu tokens, less than one conversation of the context "
             "of %u; longer requests are refused",
             (unsigned long long)b->blocks * KV_BLOCK_TOKENS, s->context);
+}
+
+/* What is kept of each block of the pool counts among the tiers. */
+static int settle_tiers(struct stack *s, const struct options *set, struct err *err)
+{
+    struct tiers_options t = stack_tiers_options(s, set);
+    int rc = policy_check(&t.policy, err);
+    if (rc < 0) return rc;
+    uint64_t bytes = tiers_bytes(&t, s->budget.blocks, s->budget.block_bytes);
+    (s->device ? &s->host : &s->budget)->tiers = bytes;
+    return s->device ? budget_fits(&s->host, err) : budget_plan(&s->budget, err);
 }
 
 static int settle_budget(struct stack *s, const struct stack_options *o,
@@ -171,14 +194,38 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
         .context = s->context,
         .max_sequences = set->max_running,
     };
+    if (s->device) {
+        s->host = (struct budget){
+            .activations = (uint64_t)rows.max_logits * s->config.vocab * sizeof(float),
+            .engine = b->engine,
+            .margin = b->margin,
+            .available = b->available,
+            .limit = b->limit,
+        };
+        b->engine = 0;
+        b->whole = true;
+        b->limit = "free memory of the device";
+        backend_device_memory(s->backend, &b->available);
+        b->available += backend_scratch_bytes(s->backend);
+    }
     rc = budget_plan(b, err);
-    if (rc < 0) return rc;
-    /* What is kept of each block of the pool counts among the tiers. */
-    struct tiers_options t = stack_tiers_options(s, set);
-    rc = policy_check(&t.policy, err);
-    if (rc < 0) return rc;
-    b->tiers = tiers_bytes(&t, b->blocks, b->block_bytes);
-    rc = budget_plan(b, err);
+    if (rc == 0) rc = settle_tiers(s, set, err);
+    if (rc == 0 && (!s->device || set->check_config)) log_budget(s, &shape);
+    return rc;
+}
+
+/* On a device: weights, activations and workspaces lie there now, so that what they take is
+ * known, and the pool gets what is left.  Recorded steps come out of the margin. */
+static int settle_pool(struct stack *s, const struct options *set, struct err *err)
+{
+    uint64_t left;
+    if (!backend_device_memory(s->backend, &left)) return 0;
+    struct budget *b = &s->budget;
+    uint64_t taken = b->available > left ? b->available - left : 0;
+    b->activations = taken > b->weights ? taken - b->weights : 0;
+    int rc = budget_plan(b, err);
+    if (rc == 0) rc = settle_tiers(s, set, err);
+    struct kv_shape shape = model_kv_shape(&s->config, set->kv_type);
     if (rc == 0) log_budget(s, &shape);
     return rc;
 }
@@ -265,13 +312,17 @@ static int load_model(struct stack *s, const struct options *o, struct err *err)
     s->tensors = NULL;
     const struct weights *w = &s->model.weights;
     char bytes[24];
-    log_line(LOG_INFO, "weights loaded: %s, kept as %s", budget_size(w->bytes, bytes),
+    log_line(LOG_INFO, "weights loaded: %s, kept as %s, %s", budget_size(w->bytes, bytes),
              o->weights == WEIGHT_OWN ? dtype_name(w->embed.type)
-                                      : weight_format_name(o->weights));
+                                      : weight_format_name(o->weights),
+             s->device ? "multiplied in that type and summed in f32"
+                       : "computed in f32");
     if (w->packed[0]) log_line(LOG_INFO, "%s", w->packed);
     if (w->notes[0]) log_line(LOG_WARN, "weights: %s", w->notes);
     struct kv_shape shape = model_kv_shape(&s->config, o->kv_type);
-    return kv_pool_open(&s->kv, s->backend, &shape, s->budget.blocks, err);
+    rc = settle_pool(s, o, err);
+    if (rc == 0) rc = kv_pool_open(&s->kv, s->backend, &shape, s->budget.blocks, err);
+    return rc ? rc : stack_warm(s, err);
 }
 
 static int start_api(struct stack *s, const struct stack_options *o, struct err *err)
@@ -292,9 +343,18 @@ static int start_api(struct stack *s, const struct stack_options *o, struct err 
     return api_open(&s->api, &a, err);
 }
 
+/* Pinning takes as long as loading, and goes on beside it. */
+static int begin_tiers(struct stack *s, const struct options *o, struct err *err)
+{
+    struct tiers_options t = stack_tiers_options(s, o);
+    if (!s->device) return 0;
+    return tiers_begin(&s->tiers, s->backend, &t, s->budget.block_bytes, err);
+}
+
 int stack_start(struct stack *s, const struct stack_options *o, struct err *err)
 {
-    int rc = load_model(s, o->options, err);
+    int rc = begin_tiers(s, o->options, err);
+    if (rc == 0) rc = load_model(s, o->options, err);
     if (rc == 0) rc = stack_open_tiers(s, o, err);
     struct engine_options engine = engine_limits(s, o);
     if (rc == 0) rc = engine_open(&s->engine, &engine, err);

@@ -22,7 +22,9 @@ struct stack {
     struct chat_template *chat;  // NULL: the model has none
     struct tensor_set *tensors;  // until the weights are loaded
     struct backend *backend;
-    struct budget budget;
+    struct budget budget;  // of where the model computes
+    struct budget host;    // of the rest, where that is memory of its own
+    bool device;           // it is
     struct model model;
     struct kv_pool kv;
     struct engine_tenant *tenants;  // (n_tenants)

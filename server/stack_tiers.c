@@ -3,6 +3,7 @@
 #include "model/content_hash.h"
 #include "offload/fingerprint.h"
 #include "server/log.h"
+#include "server/stack_warm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,8 +13,6 @@
 #define MS UINT64_C(1000000)
 /* Of the kernels: raised where a change of theirs changes bits. */
 #define ARITHMETIC 2
-
-#define CALIBRATE_TOKENS 32  // of each of three chunks of prefill
 
 /* ---- tenants ---- */
 
@@ -153,6 +152,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
 {
     return (struct tiers_options){
         .kv = &s->kv,
+        .device = s->device,
         .policy = policy_of(o),
         .ram_bytes = o->ram,
         .ssd_dir = o->ssd,
@@ -165,49 +165,6 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
 }
 
 /* ---- what the machine can do ---- */
-
-static int forward(struct stack *s, const struct kv_table *t, uint32_t from,
-                   uint64_t *ns, struct err *err)
-{
-    int32_t ids[CALIBRATE_TOKENS] = {0};
-    uint32_t pos[CALIBRATE_TOKENS], n = CALIBRATE_TOKENS;
-    for (uint32_t i = 0; i < n; i++) pos[i] = from + i;
-    const uint32_t rows[] = {0, n}, blocks[] = {0, kv_blocks_for(from + n)};
-    const struct batch b = {
-        .n_rows = n,
-        .n_seqs = 1,
-        .ids = ids,
-        .pos = pos,
-        .row_start = rows,
-        .block_start = blocks,
-        .blocks = t->blocks,
-    };
-    const float *logits;
-    uint64_t began = engine_clock();
-    int rc = model_forward(&s->model, &s->kv, &b, &logits, err);
-    *ns = engine_clock() - began;
-    return rc;
-}
-
-/* Three chunks, one behind the other; the first one only warms up.  What a token costs for
- * the place it has is too little to be seen here: it is learned from long prompts. */
-static int calibrate_prefill(struct stack *s, struct err *err)
-{
-    uint32_t blocks[3 * CALIBRATE_TOKENS / KV_BLOCK_TOKENS], n = 3 * CALIBRATE_TOKENS;
-    struct kv_table t = {.blocks = blocks, .cap = ARRAY_LEN(blocks)};
-    if (n > s->context || s->model.options.max_rows < CALIBRATE_TOKENS) return 0;
-    if (kv_table_extend(&s->kv, &t, 0, n) < 0) return 0;
-    uint64_t ns, sum = 0;
-    int rc = 0;
-    for (uint32_t from = 0; rc == 0 && from < n; from += CALIBRATE_TOKENS) {
-        rc = forward(s, &t, from, &ns, err);
-        if (from > 0) sum += ns;
-    }
-    kv_table_release(&s->kv, &t);
-    if (rc == 0)
-        cost_set_prefill(s->tiers.cost, (double)sum / (2 * CALIBRATE_TOKENS), 0);
-    return rc;
-}
 
 static void log_rates(const struct stack *s)
 {
@@ -230,8 +187,16 @@ static void log_rates(const struct stack *s)
 
 static void log_ram(const struct tiers *t, uint64_t bytes)
 {
-    char size[24];
+    char size[24], had[24];
     uint32_t blocks = slots_capacity(t->ram->slots);
+    uint64_t taken = (uint64_t)blocks * t->ram->block_bytes;
+    if (taken + t->ram->block_bytes <= bytes) {
+        log_line(LOG_WARN,
+                 "RAM tier: only %s of %s could be had (locked memory may be limited: "
+                 "ulimit -l); it is smaller",
+                 budget_size(taken, had), budget_size(bytes, size));
+        bytes = taken;
+    }
     log_line(LOG_INFO, "RAM tier: %s, %u blocks, %llu tokens", budget_size(bytes, size),
              blocks, (unsigned long long)blocks * KV_BLOCK_TOKENS);
 }
@@ -277,9 +242,9 @@ int stack_open_tiers(struct stack *s, const struct stack_options *o, struct err 
     if (s->tiers.ssd_refused)
         log_line(LOG_WARN, "there is no SSD tier: %s; mend it and restart",
                  s->tiers.found.note);
-    rc = calibrate_prefill(s, err);
+    rc = stack_calibrate(s, err);
     if (rc < 0) return rc;
-    tiers_calibrate(&s->tiers);
+    tiers_calibrate(&s->tiers, &s->kv);
     log_rates(s);
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "server/engine.h"
 #include "server/kv_pages.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,6 +30,12 @@ static uint32_t ram_blocks(const struct tiers_options *o, uint64_t block_bytes)
 static uint32_t buffers(const struct tiers_options *o)
 {
     return o->policy.max_stores > SAMPLE ? o->policy.max_stores : SAMPLE;
+}
+
+/* Of the SSD: transfers at one time. */
+static uint32_t depth(const struct tiers_options *o)
+{
+    return o->policy.max_loads + o->policy.max_stores;
 }
 
 static struct kvstore_options store_options(const struct tiers *t,
@@ -59,23 +66,69 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
     if (ram > 0) sum += ram * block_bytes + slots_bytes(ram) + kvstore_note_bytes(ram);
     if (ssd > 0) sum += slots_bytes((uint32_t)ssd) + kvstore_note_bytes((uint32_t)ssd);
     if (ram > 0 || ssd > 0) sum += (uint64_t)buffers(o) * block_bytes;
+    if (ssd > 0 && o->device) sum += (uint64_t)depth(o) * block_bytes;
     return sum;
+}
+
+static int ram_options(struct tier_ram_options *out, const struct tiers *t,
+                       const struct tiers_options *o, uint64_t block, struct err *err)
+{
+    *out = (struct tier_ram_options){
+        .block_bytes = block,
+        .capacity = ram_blocks(o, block),
+        .copies = t->copies,
+    };
+    if (out->capacity > 0) return 0;
+    return err_set(err, -EINVAL,
+                   "ram of %llu bytes holds no KV block of %llu bytes; 0 turns it off",
+                   (unsigned long long)o->ram_bytes, (unsigned long long)block);
+}
+
+static void *open_beside(void *arg)
+{
+    struct tiers *t = arg;
+    struct tiers_opening *p = &t->opening;
+    p->rc = tier_ram_open(&t->ram, &p->options, &p->err);
+    return NULL;
+}
+
+static void wait_for_opening(struct tiers *t)
+{
+    if (t->opening.running) pthread_join(t->opening.thread, NULL);
+    t->opening.running = false;
+}
+
+/* Signals are for the threads that were made for them. */
+int tiers_begin(struct tiers *t, struct backend *b, const struct tiers_options *o,
+                uint64_t block_bytes, struct err *err)
+{
+    if (o->ram_bytes == 0) return 0;
+    int rc = backend_copyq_open(b, &t->copies, err);
+    if (rc == 0) rc = ram_options(&t->opening.options, t, o, block_bytes, err);
+    if (rc < 0) return rc;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    rc = pthread_create(&t->opening.thread, NULL, open_beside, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    t->opening.running = rc == 0;
+    if (rc == 0) return 0;
+    return err_set(err, -rc,
+                   "the thread that takes the RAM tier's memory cannot be "
+                   "started: %s",
+                   strerror(rc));
 }
 
 static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block,
                     struct err *err)
 {
-    const struct tier_ram_options r = {
-        .block_bytes = block,
-        .capacity = ram_blocks(o, block),
-        .copies = t->copies,
-    };
-    if (r.capacity == 0)
-        return err_set(
-            err, -EINVAL,
-            "ram of %llu bytes holds no KV block of %zu bytes; 0 turns it off",
-            (unsigned long long)o->ram_bytes, block);
-    return tier_ram_open(&t->ram, &r, err);
+    struct tiers_opening *p = &t->opening;
+    if (p->running) {
+        wait_for_opening(t);
+        return p->rc < 0 ? err_set(err, p->rc, "%s", p->err.msg) : 0;
+    }
+    int rc = ram_options(&p->options, t, o, block, err);
+    return rc ? rc : tier_ram_open(&t->ram, &p->options, err);
 }
 
 /* What is kept on the SSD may be lost at any time: where it cannot be had, the server
@@ -88,12 +141,12 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .block_bytes = block,
         .bytes = o->ssd_bytes,
         .fingerprint = o->fingerprint,
-        .depth = o->policy.max_loads + o->policy.max_stores,
+        .depth = depth(o),
         .no_uring = o->ssd_threads,
     };
     struct err why = {""};
     int rc = tier_ssd_open(&t->ssd, &t->found, &s, &why);
-    if (rc == 0) return 0;
+    if (rc == 0) return o->device ? tier_bounce(t->ssd, t->copies, depth(o), err) : 0;
     t->ssd_refused = t->found.inside;
     if (!t->ssd_refused) return err_set(err, rc, "%s", why.msg);
     snprintf(t->found.note, sizeof t->found.note, "%s", why.msg);
@@ -110,7 +163,7 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
             "KV blocks of %zu bytes cannot be kept below the KV pool: they "
             "must be a multiple of %d bytes; set ram to 0 and ssd to nothing",
             block, TIER_ALIGN);
-    int rc = copyq_thread_open(&t->copies, err);
+    int rc = t->copies ? 0 : backend_copyq_open(o->kv->backend, &t->copies, err);
     if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
     if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);
     if (rc < 0) return rc;
@@ -136,6 +189,7 @@ int tiers_open(struct tiers *t, const struct tiers_options *o, struct err *err)
 
 void tiers_close(struct tiers *t)
 {
+    wait_for_opening(t);
     kvstore_close(t->store);
     cost_close(t->cost);
     tier_close(t->ssd);
@@ -165,6 +219,14 @@ static uint32_t move(struct tier *t, struct tier_io *io, uint32_t n, enum tier_d
     return good;
 }
 
+/* Blocks of the pool itself, so that a transfer takes the way that it will take. */
+static uint32_t take_pages(struct kv_pool *kv, uint32_t *pages)
+{
+    uint32_t n = 0;
+    while (n < SAMPLE && (pages[n] = kv_pool_take(kv)) != KV_NO_BLOCK) n++;
+    return n;
+}
+
 /* How long the first of n blocks takes and then all others; false where one fails. */
 static bool time_loads(struct tier *tier, struct tier_io *io, uint32_t n,
                        uint64_t *first, uint64_t *rest)
@@ -179,21 +241,21 @@ static bool time_loads(struct tier *tier, struct tier_io *io, uint32_t n,
 }
 
 /* The least of a few tries: by accident a load is slow, never quick. */
-static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
+static void calibrate(struct tiers *t, struct kv_pool *kv, struct tier *tier,
+                      enum cost_tier which)
 {
     struct tier_io io[SAMPLE] = {0};
     struct block_key key;
     size_t bytes = tier_buffer_bytes(tier);
-    uint32_t n = SAMPLE;
+    uint32_t pages[SAMPLE], n = take_pages(kv, pages);
     crypto_random(&key, sizeof key);  // names that nobody can meet
     for (uint32_t i = 0; i < n; i++) {
         const int32_t tokens[KV_BLOCK_TOKENS] = {(int32_t)i};
         block_meta_next(&io[i].meta, NULL, &key, tokens, 0);
-        io[i].buf = (char *)t->staging + i * bytes;
-        memset(io[i].buf, 0, bytes);
+        io[i].buf = kv_pool_address(kv, pages[i]);
     }
     uint64_t first = UINT64_MAX, rest = UINT64_MAX, a, b;
-    bool good = move(tier, io, n, TIER_STORE) == n;
+    bool good = n > 1 && move(tier, io, n, TIER_STORE) == n;
     for (int tries = 0; good && tries < TRIES; tries++) {
         good = time_loads(tier, io, n, &a, &b);
         if (good && a < first) first = a;
@@ -204,11 +266,14 @@ static void calibrate(struct tiers *t, struct tier *tier, enum cost_tier which)
         double wait = (double)first > each ? (double)first - each : 0;
         cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
     }
-    for (uint32_t i = 0; i < n; i++) (void)!tier_drop(tier, &io[i].meta.id);
+    for (uint32_t i = 0; i < n; i++) {
+        (void)!tier_drop(tier, &io[i].meta.id);
+        kv_pool_unref(kv, pages[i]);
+    }
 }
 
-void tiers_calibrate(struct tiers *t)
+void tiers_calibrate(struct tiers *t, struct kv_pool *kv)
 {
-    if (t->ram) calibrate(t, t->ram, COST_RAM);
-    if (t->ssd) calibrate(t, t->ssd, COST_SSD);
+    if (t->ram) calibrate(t, kv, t->ram, COST_RAM);
+    if (t->ssd) calibrate(t, kv, t->ssd, COST_SSD);
 }

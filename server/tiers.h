@@ -12,8 +12,11 @@
 #include "model/kv_pool.h"
 #include "offload/kvstore.h"
 
+#include <pthread.h>
+
 struct tiers_options {
     struct kv_pool *kv;  // borrowed
+    bool device;         // its blocks lie in a device's memory
     struct policy policy;
     uint64_t ram_bytes;   // 0: no such tier
     const char *ssd_dir;  // "" or NULL: no such tier
@@ -23,8 +26,18 @@ struct tiers_options {
     uint32_t max_wakes, max_conversations;
 };
 
+/* The RAM tier while a thread of its own opens it. */
+struct tiers_opening {
+    pthread_t thread;
+    bool running;
+    struct tier_ram_options options;
+    int rc;
+    struct err err;
+};
+
 struct tiers {
     struct copyq *copies;
+    struct tiers_opening opening;
     struct tier *ram, *ssd;  // NULL where there is none
     bool ssd_refused;        // what lies in its folder cannot be used: found.note
     struct tier_ssd_found found;
@@ -33,8 +46,15 @@ struct tiers {
     struct kvstore *store;
 };
 
+/* Begin, beside what else a start does, what takes long on a device: pinning the RAM tier's
+ * memory.  Before the KV pool is there; `out` is zero-initialised.  tiers_open() waits for it,
+ * and so does tiers_close(). */
+NODISCARD int tiers_begin(struct tiers *out, struct backend *b,
+                          const struct tiers_options *o, uint64_t block_bytes,
+                          struct err *err);
+
 /* A KV block must be a multiple of TIER_ALIGN where there is any tier.  `out` is
- * zero-initialised; tiers_close() also after an error. */
+ * zero-initialised or begun; tiers_close() also after an error. */
 NODISCARD int tiers_open(struct tiers *out, const struct tiers_options *o,
                          struct err *err);
 void tiers_close(struct tiers *t);
@@ -44,9 +64,9 @@ void tiers_close(struct tiers *t);
 uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
                      uint64_t block_bytes);
 
-/* Move a few blocks of no meaning in and out of each tier, and tell the cost model how
+/* Move a few free blocks of the pool, of no meaning, in and out of each tier, and tell the cost model how
  * long it took; a tier that is full keeps the guess it began with.  Takes some ten
  * milliseconds. */
-void tiers_calibrate(struct tiers *t);
+void tiers_calibrate(struct tiers *t, struct kv_pool *kv);
 
 #endif

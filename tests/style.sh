@@ -12,7 +12,7 @@ rule() {
     printf 'style: %s\n%s\n' "$1" "$found" | sed '2,$s/^/    /'
 }
 
-sources=$(git ls-files '*.c' '*.h')
+sources=$(git ls-files '*.c' '*.h' '*.cu')
 scripts=$(git ls-files '*.sh' '*.py' Makefile .ci/run)
 
 for h in $(git ls-files '*.h'); do
@@ -52,5 +52,6 @@ door 'sodium(\.h|/)' kernels/crypto.c
 door 'xxhash\.h' kernels/checksum.c
 door 'liburing\.h' offload/ssd_
 door 'cmocka\.h' tests/
+door 'cu(da|blas)[a-z0-9_]*\.h' "kernels/cuda/|tests/cuda_on_cpu/"
 
 test ! -s "$breaches"

@@ -1,6 +1,8 @@
 /* cpu.c - opening the CPU backend, its memory, and its table of operations. */
 #include "kernels/cpu/cpu.h"
 
+#include "kernels/copyq.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +70,12 @@ static int finish(struct backend *b, struct err *err)
     return 0;  // every operation is done when it returns
 }
 
+static int copyq_open(struct backend *b, struct copyq **out, struct err *err)
+{
+    (void)b;
+    return copyq_thread_open(out, err);
+}
+
 struct row_job {
     pool_fn *fn;
     void *arg;
@@ -125,6 +133,7 @@ static const struct backend_ops cpu_ops = {
     .logits = cpu_logits,
     .copy_block = copy_block,
     .finish = finish,
+    .copyq_open = copyq_open,
 };
 
 static uint32_t cpus_of_this_process(void)

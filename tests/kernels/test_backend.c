@@ -20,7 +20,16 @@ static void what_cannot_be_opened_is_explained(void **state)
 {
     (void)state;
     struct backend_options o = {.threads = 1, .limits = wide_limits};
-    expect_refusal("tpu", &o, -ENODEV, "tpu");
+    expect_refusal("tpu", &o, -ENODEV, "right is cpu, cuda or cuda:N");
+#ifdef HAVE_CUDA
+    static const char *const wrong[] = {"cuda:",   "cuda0",   "cuda:-1",
+                                        "cuda:1x", "cuda: 1", "cuda:99999999999"};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+        expect_refusal(wrong[i], &o, -EINVAL, wrong[i]);
+    expect_refusal("cuda:1000", &o, -ENODEV, "there is no CUDA device");
+#else
+    expect_refusal("cuda", &o, -ENODEV, "make CUDA=1");
+#endif
     o.cpu_path = "sse9";
     expect_refusal("cpu", &o, -ENODEV, "sse9");
     o.cpu_path = NULL;

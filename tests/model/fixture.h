@@ -17,7 +17,9 @@
 
 struct fixture_options {
     const char *dir;
-    const char *cpu_path;  // as in struct backend_options
+    const char
+        *cpu_path;  // as in struct backend_options; "cuda": that backend instead;
+                    // "cuda-exact": with own kernels only
     uint32_t threads;
     enum dtype kv;
     uint32_t max_rows, n_blocks;
@@ -56,20 +58,22 @@ static inline void fixture_require(bool holds, const char *what, const char *why
     exit(1);
 }
 
-/* False, with nothing opened, where this machine lacks the instruction set. */
+/* False, with nothing opened, where this machine lacks the instruction set or device. */
 static inline bool fixture_open(struct fixture *f, const struct fixture_options *o)
 {
     *f = (struct fixture){0};
     struct err err = {{0}};
     struct model_config c;
     fixture_require(model_config_load(&c, o->dir, &err) == 0, o->dir, err.msg);
+    bool cuda = o->cpu_path && strncmp(o->cpu_path, "cuda", 4) == 0;
     struct backend_options b = {
         .threads = o->threads,
-        .cpu_path = o->cpu_path,
+        .cpu_path = cuda ? NULL : o->cpu_path,
+        .exact = cuda && strcmp(o->cpu_path, "cuda-exact") == 0,
         .limits = {o->max_rows, FIXTURE_MAX_SEQS, o->n_blocks * FIXTURE_MAX_SEQS,
                    c.head_dim, c.q_heads},
     };
-    int rc = backend_open(&f->backend, "cpu", &b, &err);
+    int rc = backend_open(&f->backend, cuda ? "cuda" : "cpu", &b, &err);
     if (rc == -ENODEV) return false;
     if (rc == 0) rc = safetensors_open_dir(&f->set, o->dir, &err);
     if (rc == 0) {

@@ -4,13 +4,15 @@
 #include "tests/offload/tier_fixture.h"
 
 static const struct tier_kind KINDS[] = {
-    {"ram", NULL, false, false},
-    {"ssd: io_uring, direct", "/tmp", false, false},
-    {"ssd: io_uring, page cache", "/tmp", false, true},
-    {"ssd: threads, direct", "/tmp", true, false},
-    {"ssd: threads, page cache", "/tmp", true, true},
-    {"ssd: io_uring on a tmpfs", "/dev/shm", false, false},
-    {"ssd: threads on a tmpfs", "/dev/shm", true, false},
+    {"ram", NULL, false, false, false},
+    {"ssd: io_uring, direct", "/tmp", false, false, false},
+    {"ssd: io_uring, page cache", "/tmp", false, true, false},
+    {"ssd: threads, direct", "/tmp", true, false, false},
+    {"ssd: threads, page cache", "/tmp", true, true, false},
+    {"ssd: io_uring on a tmpfs", "/dev/shm", false, false, false},
+    {"ssd: threads on a tmpfs", "/dev/shm", true, false, false},
+    {"ssd: for a device, io_uring", "/tmp", false, false, true},
+    {"ssd: for a device, threads", "/tmp", true, true, true},
 };
 static const struct tier_kind *kind;
 

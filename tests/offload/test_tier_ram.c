@@ -7,6 +7,7 @@ struct seen_copyq {
     struct copyq *real;
     unsigned char *arena;
     bool no_memory;
+    size_t most;  // bytes of memory that there are; 0: as many as are asked for
     int poll;
 };
 
@@ -34,6 +35,13 @@ static void *seen_alloc(struct copyq *q, size_t n)
     return s->arena = copyq_host_alloc(s->real, n);
 }
 
+static void *seen_alloc_most(struct copyq *q, size_t n, size_t *got)
+{
+    struct seen_copyq *s = seen_of(q);
+    *got = s->most && s->most < n ? s->most : n;
+    return seen_alloc(q, *got);
+}
+
 static void seen_free(struct copyq *q, void *p)
 {
     copyq_host_free(seen_of(q)->real, p);
@@ -42,6 +50,7 @@ static void seen_free(struct copyq *q, void *p)
 static const struct copyq_ops seen_ops = {.push = seen_push,
                                           .poll = seen_poll,
                                           .host_alloc = seen_alloc,
+                                          .host_alloc_most = seen_alloc_most,
                                           .host_free = seen_free};
 
 static struct seen_copyq open_seen(void)
@@ -109,12 +118,29 @@ static void what_cannot_be_had_is_refused_with_its_numbers(void **state)
     copyq_close(s.real);
 }
 
+static void where_there_is_less_memory_the_tier_is_smaller(void **state)
+{
+    (void)state;
+    struct seen_copyq s = open_seen();
+    struct tier *t = NULL;
+    struct err err;
+    struct tier_ram_options o = {4096, 8, &s.base};
+    s.most = 3 * 4096 + 100;
+    assert_int_equal(tier_ram_open(&t, &o, &err), 0);
+    assert_int_equal(slots_capacity(t->slots), 3);
+    tier_close(t);
+    s.most = 4095;
+    assert_int_equal(tier_ram_open(&t, &o, &err), -ENOMEM);
+    copyq_close(s.real);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(erased_bytes_are_gone_and_dropped_ones_are_not_copied),
         cmocka_unit_test(a_copy_that_fails_costs_its_block),
         cmocka_unit_test(what_cannot_be_had_is_refused_with_its_numbers),
+        cmocka_unit_test(where_there_is_less_memory_the_tier_is_smaller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,10 +25,12 @@
 struct tier_kind {
     const char *name, *base;  // base: where the SSD's folder is made; NULL: RAM
     bool no_uring, no_direct;
+    bool bounced;  // as if every buffer were a device's
 };
 
 struct world {
     struct copyq *copies;
+    struct copyq_ops blind;
     struct tier *tier;
     struct tier_ssd_found found;
     struct tier_ssd_options ssd;
@@ -90,6 +92,22 @@ static inline void world_restart(struct world *w)
     world_start(w);
 }
 
+static inline bool cannot_be_read(struct copyq *q, const void *p)
+{
+    (void)q;
+    (void)p;
+    return false;
+}
+
+static inline void world_bounce(struct world *w)
+{
+    assert_int_equal(copyq_cpu_open(&w->copies, &w->err), 0);
+    w->blind = *w->copies->ops;
+    w->blind.readable = cannot_be_read;
+    w->copies->ops = &w->blind;
+    assert_int_equal(tier_bounce(w->tier, w->copies, DEPTH, &w->err), 0);
+}
+
 static inline void world_open(struct world *w, const struct tier_kind *k,
                               uint32_t capacity)
 {
@@ -98,6 +116,7 @@ static inline void world_open(struct world *w, const struct tier_kind *k,
         w->ssd.no_uring = k->no_uring;
         w->ssd.no_direct = k->no_direct;
         world_start(w);
+        if (k->bounced) world_bounce(w);
         return;
     }
     memset(w, 0, sizeof *w);

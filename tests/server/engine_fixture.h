@@ -20,7 +20,9 @@
 #include <cmocka.h>
 
 struct world_options {
-    const char *model;  // of tests/golden/models, or a path
+    const char *model;   // of tests/golden/models, or a path
+    const char *device;  // NULL: "cpu"
+    bool f16;            // KV in f16, not f32
     uint32_t blocks, context, max_running, max_waiting, step_tokens, max_logits;
     uint32_t max_wait_ms, stall_ms;
     bool stopped;  // do not start the engine's thread
@@ -54,8 +56,10 @@ static inline void world_open_store(struct world *w, const struct world_options 
                                     uint32_t running)
 {
     struct err err = {""};
+    uint64_t free_bytes;
     struct tiers_options t = {
         .kv = &w->kv,
+        .device = backend_device_memory(w->backend, &free_bytes),
         .policy = o->policy,
         .ram_bytes = o->ram_blocks * kv_block_bytes(&w->kv.mem.shape),
         .ssd_dir = o->ssd_blocks ? o->ssd_dir : NULL,
@@ -97,10 +101,11 @@ static inline void world_open(struct world *w, const struct world_options *o)
         .limits = {rows, running, running * kv_blocks_for(context), c.head_dim,
                    c.q_heads},
     };
-    assert_int_equal(backend_open(&w->backend, "cpu", &bo, &err), 0);
+    const char *device = o->device ? o->device : "cpu";
+    if (backend_open(&w->backend, device, &bo, &err) < 0) fail_msg("%s", err.msg);
     assert_int_equal(safetensors_open_dir(&w->set, dir, &err), 0);
     assert_int_equal(model_open(&w->model, w->backend, &c, w->set, &mo, &err), 0);
-    struct kv_shape shape = model_kv_shape(&c, DTYPE_F32);
+    struct kv_shape shape = model_kv_shape(&c, o->f16 ? DTYPE_F16 : DTYPE_F32);
     assert_int_equal(kv_pool_open(&w->kv, w->backend, &shape, blocks, &err), 0);
     assert_int_equal(tokenizer_open_dir(&w->tokenizer, dir, &err), 0);
     assert_int_equal(metrics_open(&w->metrics, "tiny", &err), 0);

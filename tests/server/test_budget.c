@@ -104,6 +104,50 @@ static void what_does_not_fit_is_refused_and_every_part_named(void **state)
     assert_int_equal(b.blocks, 64);
 }
 
+static void on_a_device_all_that_is_left_is_the_pool(void **state)
+{
+    (void)state;
+    struct err err;
+    struct budget b = smollm2(80 * GIB);
+    b.engine = 0;
+    b.whole = true;
+    assert_int_equal(budget_plan(&b, &err), 0);
+    assert_int_equal(b.blocks, (80 * GIB - 779 * MIB) / (360 * 1024));
+    assert_true(b.available - b.total < b.block_bytes);
+    char parts[256];
+    budget_describe(&b, parts, sizeof parts);
+    assert_string_equal(parts,
+                        "weights 257 MiB, activations 10.0 MiB, KV pool 79.2 GiB "
+                        "and margin 512 MiB");
+
+    b.kv_bytes = GIB;
+    assert_int_equal(budget_plan(&b, &err), 0);
+    assert_int_equal(b.blocks, GIB / (360 * 1024));
+    b = smollm2(779 * MIB + 1024);
+    b.engine = 0;
+    b.whole = true;
+    assert_int_equal(budget_plan(&b, &err), -ENOMEM);
+}
+
+static void beside_a_device_the_host_has_a_budget_without_a_pool(void **state)
+{
+    (void)state;
+    struct err err;
+    struct budget b = {.activations = 16 * MIB,
+                       .engine = 2 * MIB,
+                       .tiers = 1 * GIB,
+                       .margin = 512 * MIB,
+                       .available = 2 * GIB,
+                       .limit = "MemAvailable"};
+    assert_int_equal(budget_fits(&b, &err), 0);
+    assert_int_equal(b.total, 1554 * MIB);
+    b.tiers = 2 * GIB;
+    assert_int_equal(budget_fits(&b, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg,
+                           "(activations 16.0 MiB, engine 2.00 MiB, tiers 2.00 "
+                           "GiB and margin 512 MiB)"));
+}
+
 /* ---- a made-up machine ---- */
 
 static char root[] = "/tmp/dormouse-budget-XXXXXX";
@@ -174,6 +218,8 @@ int main(void)
         cmocka_unit_test(the_default_holds_one_conversation_or_what_fits_of_it),
         cmocka_unit_test(a_tiny_model_does_not_take_more_than_it_can_use),
         cmocka_unit_test(what_does_not_fit_is_refused_and_every_part_named),
+        cmocka_unit_test(on_a_device_all_that_is_left_is_the_pool),
+        cmocka_unit_test(beside_a_device_the_host_has_a_budget_without_a_pool),
         cmocka_unit_test(the_least_limit_of_kernel_and_control_groups_counts),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);

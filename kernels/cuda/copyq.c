@@ -1,0 +1,283 @@
+/* copyq.c - copies between host and device beside the computing: one stream for each
+ * direction, neighbours in one copy.
+ *
+ * A copy whose source and destination both follow those of the one pushed before it becomes a
+ * part of it, until flush or poll hands it to the device.  A run of copies has one event.
+ * What lies in host memory on both sides is copied by the CPU when it is polled, and goes on
+ * when the device has failed.
+ */
+#include "kernels/copyq.h"
+#include "kernels/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define RUN_BYTES ((size_t)32 << 20)  // at which a run takes no more neighbours
+
+#define PIN_BYTES ((size_t)1 << 30)  // pinned in one call
+#define ARENAS    2
+
+enum lane_name { UP, DOWN, HOST, LANES };
+
+/* Some copies that became one. */
+struct run {
+    char *dst;
+    const char *src;
+    size_t bytes;
+    uint64_t last;  // number of its last copy
+    cudaEvent_t event;
+};
+
+struct lane {
+    cudaStream_t stream;           // HOST: none
+    struct run ring[COPYQ_DEPTH];  // run n lies at n % COPYQ_DEPTH
+    uint64_t runs, sent, done;     // runs begun, handed over, landed
+    uint64_t pushed, landed;       // copies
+};
+
+/* Host memory that was pinned chunk by chunk. */
+struct arena {
+    char *start;
+    size_t bytes;
+};
+
+struct copyq_cuda {
+    struct copyq base;
+    struct cuda *cuda;     // borrowed
+    cudaEvent_t computed;  // up waits for it where blocks are being copied
+    bool failed;
+    struct lane lanes[LANES];
+    struct arena arenas[ARENAS];
+};
+
+static struct copyq_cuda *queue_of(struct copyq *q)
+{
+    return CONTAINER_OF(q, struct copyq_cuda, base);
+}
+
+static bool ok(struct copyq_cuda *q, cudaError_t e)
+{
+    if (e != cudaSuccess) q->failed = true;
+    return cuda_ok(q->cuda, e, "copying blocks");
+}
+
+static struct run *newest(struct lane *l)
+{
+    return &l->ring[(l->runs - 1) % COPYQ_DEPTH];
+}
+
+/* Steps have been waited for; only a block that was copied between two may still be on its
+ * way, and what overwrites its source must wait for it. */
+static void wait_for_compute(struct copyq_cuda *q, struct lane *l)
+{
+    if (q->cuda->copying && ok(q, cudaEventRecord(q->computed, q->cuda->compute)))
+        ok(q, cudaStreamWaitEvent(l->stream, q->computed, 0));
+}
+
+static void send(struct copyq_cuda *q, enum lane_name name)
+{
+    struct lane *l = &q->lanes[name];
+    if (l->sent == l->runs) return;
+    const struct run *r = newest(l);
+    l->sent = l->runs;
+    if (name == HOST) return;
+    wait_for_compute(q, l);
+    enum cudaMemcpyKind kind =
+        name == UP ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    if (ok(q, cudaMemcpyAsync(r->dst, r->src, r->bytes, kind, l->stream)))
+        ok(q, cudaEventRecord(r->event, l->stream));
+}
+
+/* Take note of what has landed, up to copy `number`. */
+static void land(struct copyq_cuda *q, enum lane_name name, uint64_t number)
+{
+    struct lane *l = &q->lanes[name];
+    while (l->done < l->sent && l->landed < number) {
+        const struct run *r = &l->ring[l->done % COPYQ_DEPTH];
+        if (name == HOST) {
+            memcpy(r->dst, r->src, r->bytes);
+        } else {
+            cudaError_t e = cudaEventQuery(r->event);
+            if (e == cudaErrorNotReady) return;
+            if (!ok(q, e)) return;
+        }
+        l->landed = r->last;
+        l->done++;
+    }
+}
+
+static bool works(struct copyq_cuda *q, enum lane_name name)
+{
+    return name == HOST || (!q->failed && cuda_enter(q->cuda));
+}
+
+static bool follows(const struct lane *l, const struct run *r, const void *dst,
+                    const void *src, size_t bytes)
+{
+    return l->sent < l->runs && r->dst + r->bytes == dst && r->src + r->bytes == src &&
+           r->bytes + bytes <= RUN_BYTES;
+}
+
+static int push(struct copyq *base, void *dst, const void *src, size_t bytes,
+                uint64_t *out)
+{
+    struct copyq_cuda *q = queue_of(base);
+    enum lane_name name = cuda_on_device(q->cuda, dst)   ? UP
+                          : cuda_on_device(q->cuda, src) ? DOWN
+                                                         : HOST;
+    struct lane *l = &q->lanes[name];
+    if (!works(q, name)) return -ENODEV;
+    if (l->pushed - l->landed == COPYQ_DEPTH) return -EAGAIN;
+
+    struct run *r = l->runs > 0 ? newest(l) : NULL;
+    if (r && follows(l, r, dst, src, bytes)) {
+        r->bytes += bytes;
+    } else {
+        send(q, name);
+        l->runs++;
+        r = newest(l);
+        r->dst = dst;
+        r->src = src;
+        r->bytes = bytes;
+    }
+    r->last = ++l->pushed;
+    *out = l->pushed * LANES + name;
+    return 0;
+}
+
+static void flush(struct copyq *base)
+{
+    struct copyq_cuda *q = queue_of(base);
+    for (int i = 0; i < LANES; i++)
+        if (works(q, (enum lane_name)i)) send(q, (enum lane_name)i);
+}
+
+static int poll(struct copyq *base, uint64_t ticket)
+{
+    struct copyq_cuda *q = queue_of(base);
+    enum lane_name name = (enum lane_name)(ticket % LANES);
+    struct lane *l = &q->lanes[name];
+    uint64_t number = ticket / LANES;
+    if (number == 0 || number > l->pushed) return -EINVAL;
+    if (number <= l->landed) return 0;
+    if (!works(q, name)) return -ENODEV;
+    send(q, name);
+    land(q, name, number);
+    return number <= l->landed ? 0 : works(q, name) ? -EAGAIN : -ENODEV;
+}
+
+static bool readable(struct copyq *base, const void *p)
+{
+    return !cuda_on_device(queue_of(base)->cuda, p);
+}
+
+static void *host_alloc(struct copyq *base, size_t bytes)
+{
+    void *p = NULL;
+    if (bytes == 0 || !cuda_enter(queue_of(base)->cuda)) return NULL;
+    if (cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess) return p;
+    (void)cudaGetLastError();
+    return NULL;
+}
+
+/* In chunks: one call for all of it would hold the driver's locks for minutes.  What cannot
+ * be pinned is given back. */
+static void *host_alloc_most(struct copyq *base, size_t bytes, size_t *got)
+{
+    struct copyq_cuda *q = queue_of(base);
+    int i = 0;
+    while (i < ARENAS && q->arenas[i].start) i++;
+    if (i == ARENAS || bytes == 0) return NULL;
+    if (cudaSetDevice(q->cuda->device) != cudaSuccess) return NULL;
+    char *p =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    size_t done = 0;
+    while (done < bytes) {
+        size_t n = bytes - done < PIN_BYTES ? bytes - done : PIN_BYTES;
+        if (cudaHostRegister(p + done, n, cudaHostRegisterDefault) != cudaSuccess)
+            break;
+        done += n;
+    }
+    if (done < bytes) {
+        (void)cudaGetLastError();
+        munmap(p + done, bytes - done);
+    }
+    if (done == 0) return NULL;
+    q->arenas[i] = (struct arena){p, done};
+    *got = done;
+    return p;
+}
+
+static bool free_arena(struct copyq_cuda *q, const void *p)
+{
+    for (int i = 0; i < ARENAS; i++) {
+        struct arena *a = &q->arenas[i];
+        if (!p || a->start != p) continue;
+        for (size_t at = 0; at < a->bytes; at += PIN_BYTES)
+            (void)cudaHostUnregister(a->start + at);
+        munmap(a->start, a->bytes);
+        *a = (struct arena){0};
+        return true;
+    }
+    return false;
+}
+
+static void host_free(struct copyq *base, void *p)
+{
+    if (p && !free_arena(queue_of(base), p)) (void)cudaFreeHost(p);
+}
+
+static void close_queue(struct copyq *base)
+{
+    struct copyq_cuda *q = queue_of(base);
+    (void)cudaSetDevice(q->cuda->device);
+    for (int i = 0; i < LANES; i++) {
+        struct lane *l = &q->lanes[i];
+        if (l->stream) (void)cudaStreamSynchronize(l->stream);
+        for (int r = 0; r < COPYQ_DEPTH; r++)
+            if (l->ring[r].event) (void)cudaEventDestroy(l->ring[r].event);
+        if (l->stream) (void)cudaStreamDestroy(l->stream);
+    }
+    if (q->computed) (void)cudaEventDestroy(q->computed);
+    free(q);
+}
+
+static const struct copyq_ops queue_ops = {
+    .push = push,
+    .flush = flush,
+    .poll = poll,
+    .readable = readable,
+    .host_alloc = host_alloc,
+    .host_alloc_most = host_alloc_most,
+    .host_free = host_free,
+    .close = close_queue,
+};
+
+static void open_lane(struct copyq_cuda *q, struct lane *l)
+{
+    const unsigned flags = cudaEventDisableTiming;
+    ok(q, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking));
+    for (int i = 0; i < COPYQ_DEPTH && !q->failed; i++)
+        ok(q, cudaEventCreateWithFlags(&l->ring[i].event, flags));
+}
+
+int cuda_copyq_open(struct backend *b, struct copyq **out, struct err *err)
+{
+    struct cuda *c = cuda_of(b);
+    if (!cuda_enter(c)) return err_set(err, -EIO, "%s", c->why_dead.msg);
+    struct copyq_cuda *q = calloc(1, sizeof *q);
+    if (!q) return err_set(err, -ENOMEM, "no memory for a copy queue");
+    q->base.ops = &queue_ops;
+    q->cuda = c;
+    ok(q, cudaEventCreateWithFlags(&q->computed, cudaEventDisableTiming));
+    open_lane(q, &q->lanes[UP]);
+    open_lane(q, &q->lanes[DOWN]);
+    if (q->failed) {
+        close_queue(&q->base);
+        return err_set(err, -EIO, "%s", c->why_dead.msg);
+    }
+    *out = &q->base;
+    return 0;
+}

@@ -1,0 +1,145 @@
+#include "server/stack_warm.h"
+
+#include <stdlib.h>
+
+#define HOST_CHUNK   32   // tokens of each of three chunks of prefill that are measured
+#define DEVICE_CHUNK 512  // a GPU is not busy with fewer
+
+/* Rows that mean nothing: the same token again and again. */
+struct rows {
+    int32_t *ids;
+    uint32_t *pos, *starts, *logits, *blocks;
+};
+
+static void free_rows(struct rows *r)
+{
+    free(r->ids);
+    free(r->pos);
+    free(r->starts);
+    free(r->logits);
+    free(r->blocks);
+}
+
+static int take_rows(struct rows *r, uint32_t n, struct err *err)
+{
+    size_t blocks = n + 3 * (size_t)DEVICE_CHUNK / KV_BLOCK_TOKENS;
+    *r = (struct rows){
+        .ids = calloc(n, sizeof *r->ids),
+        .pos = calloc(n, sizeof *r->pos),
+        .starts = calloc((size_t)n + 1, sizeof *r->starts),
+        .logits = calloc(n, sizeof *r->logits),
+        .blocks = calloc(blocks, sizeof *r->blocks),
+    };
+    if (r->ids && r->pos && r->starts && r->logits && r->blocks) return 0;
+    free_rows(r);
+    return err_set(err, -ENOMEM, "no memory for a first step of %u rows", n);
+}
+
+/* n sequences that begin. */
+static int decode(struct stack *s, struct rows *r, uint32_t n, struct err *err)
+{
+    for (uint32_t i = 0; i <= n; i++) r->starts[i] = i;
+    for (uint32_t i = 0; i < n; i++) {
+        r->pos[i] = 0;
+        r->logits[i] = i;
+        r->blocks[i] = kv_pool_take(&s->kv);
+    }
+    const struct batch b = {
+        .n_rows = n,
+        .n_seqs = n,
+        .n_logits = n,
+        .ids = r->ids,
+        .pos = r->pos,
+        .row_start = r->starts,
+        .block_start = r->starts,
+        .blocks = r->blocks,
+        .logit_rows = r->logits,
+    };
+    const float *logits;
+    int rc = model_forward(&s->model, &s->kv, &b, &logits, err);
+    for (uint32_t i = 0; i < n; i++) kv_pool_unref(&s->kv, r->blocks[i]);
+    return rc;
+}
+
+/* n tokens of a prompt, from position `from` on. */
+static int prefill(struct stack *s, struct rows *r, const struct kv_table *t,
+                   uint32_t from, uint32_t n, struct err *err)
+{
+    for (uint32_t i = 0; i < n; i++) r->pos[i] = from + i;
+    const uint32_t rows[] = {0, n}, blocks[] = {0, kv_blocks_for(from + n)};
+    const struct batch b = {
+        .n_rows = n,
+        .n_seqs = 1,
+        .ids = r->ids,
+        .pos = r->pos,
+        .row_start = rows,
+        .block_start = blocks,
+        .blocks = t->blocks,
+    };
+    const float *logits;
+    return model_forward(&s->model, &s->kv, &b, &logits, err);
+}
+
+static int warm_prefill(struct stack *s, struct rows *r, uint32_t n, struct err *err)
+{
+    struct kv_table t = {.blocks = r->blocks, .cap = kv_blocks_for(n)};
+    if (n > s->context || kv_table_extend(&s->kv, &t, 0, n) < 0) return 0;
+    int rc = prefill(s, r, &t, 0, n, err);
+    kv_table_release(&s->kv, &t);
+    return rc;
+}
+
+int stack_warm(struct stack *s, struct err *err)
+{
+    uint32_t rows = s->model.options.max_rows, most = s->budget.max_sequences;
+    if (most > rows) most = rows;
+    if (most > s->kv.n_free) most = s->kv.n_free;
+    if (backend_decode_rows(s->backend, 1) == 0) return 0;
+    struct rows r;
+    int rc = take_rows(&r, rows, err);
+    if (rc < 0) return rc;
+    rc = warm_prefill(s, &r, rows, err);
+    for (uint32_t n = 1; rc == 0 && n <= most;) {
+        n = backend_decode_rows(s->backend, n);
+        if (n > most) break;
+        rc = decode(s, &r, n, err);
+        n++;
+    }
+    free_rows(&r);
+    return rc;
+}
+
+/* Three chunks, one behind the other; the first one only warms up.  What a token costs for
+ * the place it has is too little to be seen here: it is learned from long prompts. */
+static int measure(struct stack *s, struct rows *r, const struct kv_table *t,
+                   uint32_t chunk, struct err *err)
+{
+    uint64_t sum = 0;
+    for (uint32_t from = 0; from < 3 * chunk; from += chunk) {
+        uint64_t began = engine_clock();
+        int rc = prefill(s, r, t, from, chunk, err);
+        if (rc < 0) return rc;
+        if (from > 0) sum += engine_clock() - began;
+    }
+    cost_set_prefill(s->tiers.cost, (double)sum / (2.0 * chunk), 0);
+    return 0;
+}
+
+int stack_calibrate(struct stack *s, struct err *err)
+{
+    uint32_t chunk = s->device ? DEVICE_CHUNK : HOST_CHUNK;
+    uint32_t rows = s->model.options.max_rows;
+    if (s->device && chunk > rows) chunk = rows;
+    if (s->device && chunk > s->context / 3) chunk = s->context / 3;
+    if (chunk < 16 || 3 * chunk > s->context || chunk > rows) return 0;
+    struct rows r;
+    int rc = take_rows(&r, chunk, err);
+    if (rc < 0) return rc;
+    struct kv_table t = {.blocks = r.blocks, .cap = kv_blocks_for(3 * chunk)};
+    if (kv_table_extend(&s->kv, &t, 0, 3 * chunk) == 0) {
+        rc = measure(s, &r, &t, chunk, err);
+        kv_table_release(&s->kv, &t);
+    }
+    free_rows(&r);
+    return rc;
+}

@@ -1,0 +1,243 @@
+/* test_cuda_rows.c - the CUDA backend's operations on rows, each against plain arithmetic in
+ * double precision over ragged shapes.
+ */
+#include "tests/kernels/fixture_cuda.h"
+
+static const uint32_t widths[] = {1, 3, 8, 30, 64, 130, 257, 576, 1028};
+static const uint32_t heights[] = {1, 2, 5, 33};
+
+/* `got` may differ from `want` by some roundings of numbers of size `size`. */
+static void check(double want, float got, double size, double roundings)
+{
+    if (!(fabs(want - (double)got) <= roundings * UNIT_ROUNDOFF * size + 1e-30))
+        fail_msg("%.9g is not %.9g", got, want);
+}
+
+static void embedding_gives_the_rows_of_the_table_in_every_type(void **state)
+{
+    (void)state;
+    static struct step s;
+    struct device d = open_device();
+    for (size_t i = 0; i < ARRAY_LEN(widths) * 3; i++) {
+        uint32_t cols = widths[i / 3], vocab = 40, rows = heights[i % 4];
+        float *exact = malloc(vocab * cols * sizeof *exact);
+        void *typed = random_typed(i, vocab * cols, dtypes[i % 3], exact);
+        struct matrix table = new_matrix(d.b, typed, dtypes[i % 3], vocab, cols, NULL);
+        struct buffer x = new_buffer(d.b, rows, cols);
+        step_clear(&s);
+        step_add(&s, 0, rows, NULL);
+        for (uint32_t r = 0; r < rows; r++) s.ids[r] = (int32_t)(r * 7 % vocab);
+        backend_begin(d.b, &s.batch, frequencies(16), 16);
+        backend_embed(d.b, &x, &table);
+        finish(d.b);
+        float *got = get_rows(&d, &x, rows);
+        for (uint32_t r = 0; r < rows; r++)
+            assert_memory_equal(got + r * cols, exact + (uint32_t)s.ids[r] * cols,
+                                cols * sizeof *got);
+        free(got);
+        free(exact);
+        free(typed);
+        backend_buffer_free(d.b, &x);
+        backend_matrix_free(d.b, &table);
+    }
+    close_device(&d);
+}
+
+static void check_norm(struct device *d, uint32_t rows, uint32_t cols, bool add)
+{
+    static struct step s;
+    struct err err;
+    const float eps = 1e-5f;
+    float *x = random_floats(rows + cols, (size_t)rows * cols);
+    float *delta = random_floats(rows * cols, (size_t)rows * cols);
+    float *w = random_floats(cols, cols), *weight = NULL;
+    struct buffer bx = new_buffer(d->b, rows, cols), by = new_buffer(d->b, rows, cols);
+    struct buffer bd = new_buffer(d->b, rows, cols);
+    assert_int_equal(backend_vector_load(d->b, &weight, w, DTYPE_F32, cols, &err), 0);
+    put_rows(d, &bx, x, rows);
+    put_rows(d, &bd, delta, rows);
+    begin_rows(d->b, &s, rows);
+    if (add)
+        backend_add_rmsnorm(d->b, &by, &bx, &bd, weight, eps);
+    else
+        backend_rmsnorm(d->b, &by, &bx, weight, eps);
+    finish(d->b);
+    float *y = get_rows(d, &by, rows), *after = get_rows(d, &bx, rows);
+    for (uint32_t r = 0; r < rows; r++) {
+        double squares = 0;
+        for (uint32_t i = r * cols; i < (r + 1) * cols; i++) {
+            if (add) x[i] += delta[i];
+            assert_memory_equal(&x[i], &after[i], sizeof x[i]);
+            squares += (double)x[i] * x[i];
+        }
+        double scale = 1 / sqrt(squares / cols + (double)eps);
+        for (uint32_t i = 0; i < cols; i++) {
+            double want = x[r * cols + i] * scale * w[i];
+            check(want, y[r * cols + i], fabs(want), 16 + cols / 64.0);
+        }
+    }
+    free(x);
+    free(delta);
+    free(w);
+    free(y);
+    free(after);
+    backend_vector_free(d->b, weight);
+    backend_buffer_free(d->b, &bx);
+    backend_buffer_free(d->b, &by);
+    backend_buffer_free(d->b, &bd);
+}
+
+static void a_norm_is_the_formula_with_and_without_an_addend(void **state)
+{
+    (void)state;
+    struct device d = open_device();
+    for (size_t i = 0; i < ARRAY_LEN(widths) * 2; i++)
+        check_norm(&d, heights[i % 4], widths[i / 2], i % 2 == 0);
+    close_device(&d);
+}
+
+static void the_gate_is_silu_times_up(void **state)
+{
+    (void)state;
+    static struct step s;
+    struct device d = open_device();
+    for (size_t k = 0; k < ARRAY_LEN(widths); k++) {
+        uint32_t n = widths[k], rows = heights[k % 4];
+        float *in = random_floats(k, (size_t)rows * 2 * n);
+        for (uint32_t i = 0; i < rows * 2 * n; i++) in[i] *= 20;
+        struct buffer gu = new_buffer(d.b, rows, 2 * n), y = new_buffer(d.b, rows, n);
+        put_rows(&d, &gu, in, rows);
+        begin_rows(d.b, &s, rows);
+        backend_silu_mul(d.b, &y, &gu);
+        finish(d.b);
+        float *got = get_rows(&d, &y, rows);
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t i = 0; i < n; i++) {
+                double g = in[r * 2 * n + i], u = in[r * 2 * n + n + i];
+                double want = g / (1 + exp(-g)) * u;
+                check(want, got[r * n + i], fabs(want), 16);
+            }
+        free(in);
+        free(got);
+        backend_buffer_free(d.b, &gu);
+        backend_buffer_free(d.b, &y);
+    }
+    close_device(&d);
+}
+
+/* Rows behind the rotary angles of large positions, and both ends of the rotation. */
+static void rope_turns_q_and_stores_k_and_v_where_the_table_says(void **state)
+{
+    (void)state;
+    static struct step s;
+    static const uint32_t dims[] = {2, 6, 16, 64, 96};
+    struct device d = open_device();
+    for (size_t k = 0; k < ARRAY_LEN(dims) * 3; k++) {
+        uint32_t dim = dims[k / 3], q_heads = 4, kv_heads = 2, rows = 21;
+        uint32_t width = (q_heads + 2 * kv_heads) * dim, half = dim / 2;
+        struct attention_shape a = {q_heads, kv_heads, dim, 0, 1};
+        struct kv_shape shape = {3, kv_heads, dim, dtypes[k % 3]};
+        struct kv_pool_mem kv;
+        struct err err;
+        assert_int_equal(backend_kv_alloc(d.b, &kv, &shape, 9, &err), 0);
+        size_t bytes = 9 * kv_block_bytes(&shape);
+        char *pool = malloc(bytes);
+        memset(pool, 0x55, bytes);
+        put(&d, kv.base, pool, bytes);
+        float *in = random_floats(k, (size_t)rows * width);
+        struct buffer qkv = new_buffer(d.b, rows, width);
+        put_rows(&d, &qkv, in, rows);
+        const uint32_t table[] = {3, 1, 7, 0, 5};
+        step_clear(&s);
+        step_add(&s, 45, rows, table);
+        backend_begin(d.b, &s.batch, frequencies(dim), dim);
+        backend_rope_store(d.b, &qkv, &kv, 1, &a);
+        finish(d.b);
+        float *got = get_rows(&d, &qkv, rows);
+        get(&d, pool, kv.base, bytes);
+
+        uint32_t written = 0;
+        for (uint32_t r = 0; r < rows; r++) {
+            uint32_t pos = 45 + r;
+            const float *from = in + (size_t)r * width;
+            for (uint32_t h = 0; h < q_heads + 2 * kv_heads; h++)
+                for (uint32_t i = 0; i < dim; i++) {
+                    float angle = (float)pos * frequencies(dim)[i % half];
+                    double c = cos((double)angle), n = sin((double)angle);
+                    double x = from[h * dim + i % half],
+                           y = from[h * dim + i % half + half];
+                    bool v = h >= q_heads + kv_heads;
+                    double want = v          ? from[h * dim + i]
+                                  : i < half ? x * c - y * n
+                                             : y * c + x * n;
+                    if (h < q_heads) {
+                        check(want, got[(size_t)r * width + h * dim + i], 2, 8);
+                        continue;
+                    }
+                    float stored;
+                    const char *p =
+                        pool + table[pos / 16] * kv_block_bytes(&shape) +
+                        kv_plane_offset(&shape, 1, v, (h - q_heads) % kv_heads);
+                    dtype_to_f32(&stored,
+                                 p + (pos % 16 * dim + i) * dtype_bytes(shape.dtype),
+                                 shape.dtype, 1);
+                    double unit = shape.dtype == DTYPE_F32   ? 8
+                                  : shape.dtype == DTYPE_F16 ? 8192 + 8
+                                                             : 65536 + 8;
+                    check(want, stored, 2, unit);
+                    written++;
+                }
+        }
+        // Nothing else was touched.
+        uint32_t other = 0;
+        for (size_t i = 0; i < bytes; i++) other += pool[i] == 0x55;
+        assert_true(other >= bytes - written * dtype_bytes(shape.dtype));
+        free(pool);
+        free(in);
+        free(got);
+        backend_buffer_free(d.b, &qkv);
+        backend_kv_free(d.b, &kv);
+    }
+    close_device(&d);
+}
+
+static void a_block_is_copied_whole_within_and_between_steps(void **state)
+{
+    (void)state;
+    static struct step s;
+    struct device d = open_device();
+    struct kv_shape shape = {2, 2, 16, DTYPE_F16};
+    struct kv_pool_mem kv;
+    struct err err;
+    size_t bytes = kv_block_bytes(&shape);
+    assert_int_equal(backend_kv_alloc(d.b, &kv, &shape, 4, &err), 0);
+    char *pool = malloc(4 * bytes), *after = malloc(4 * bytes);
+    for (size_t i = 0; i < 4 * bytes; i++) pool[i] = (char)(i * 7 + i / bytes);
+    put(&d, kv.base, pool, 4 * bytes);
+
+    backend_copy_block(d.b, &kv, 2, 0);
+    begin_rows(d.b, &s, 1);
+    backend_copy_block(d.b, &kv, 3, 2);
+    backend_copy_block(d.b, &kv, 1, 1);
+    finish(d.b);
+    get(&d, after, kv.base, 4 * bytes);
+    assert_memory_equal(after, pool, 2 * bytes);
+    assert_memory_equal(after + 2 * bytes, pool, bytes);
+    assert_memory_equal(after + 3 * bytes, pool, bytes);
+    free(pool);
+    free(after);
+    backend_kv_free(d.b, &kv);
+    close_device(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embedding_gives_the_rows_of_the_table_in_every_type),
+        cmocka_unit_test(a_norm_is_the_formula_with_and_without_an_addend),
+        cmocka_unit_test(the_gate_is_silu_times_up),
+        cmocka_unit_test(rope_turns_q_and_stores_k_and_v_where_the_table_says),
+        cmocka_unit_test(a_block_is_copied_whole_within_and_between_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,177 @@
+/* test_cuda_steps.c - what a step on a GPU costs beside its arithmetic: nothing is allocated,
+ * decode is replayed, and a step that failed is the last one.
+ *
+ * Counted by the device that a CPU stands in for; on a real one these tests skip.
+ */
+#include "tests/allocs.h"
+#include "tests/cuda_on_cpu/standin.h"
+#include "tests/model/fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define SEQS 5
+
+static struct kv_table tables[SEQS];
+static int32_t ids[400];
+
+static void open_model(struct fixture *f)
+{
+    struct fixture_options o = {
+        "tests/golden/models/tiny-smollm2", "cuda", 1, DTYPE_F16, 64, 64};
+    if (!fixture_open(f, &o)) {
+        print_message("skipped: this machine or build has no CUDA\n");
+        skip();
+    }
+    if (!standin_count) {
+        fixture_close(f);
+        print_message("skipped: a real device does not count its calls\n");
+        skip();
+    }
+    for (int i = 0; i < 400; i++) ids[i] = 1 + i * 7 % 500;
+    for (int i = 0; i < SEQS; i++) tables[i] = table_open(25);
+}
+
+static void close_model(struct fixture *f)
+{
+    for (int i = 0; i < SEQS; i++) {
+        kv_table_release(&f->kv, &tables[i]);
+        free(tables[i].blocks);
+    }
+    fixture_close(f);
+}
+
+/* Position `pos` of the first n sequences. */
+static void decode(struct fixture *f, uint32_t n, uint32_t pos)
+{
+    for (uint32_t i = 0; i < n; i++) step_add(f, &tables[i], ids, pos, pos + 1, pos);
+    step_run(f);
+}
+
+static void a_step_allocates_nothing_once_its_size_was_run(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct standin_counts before, after;
+    open_model(&f);
+    for (uint32_t n = 1; n <= SEQS; n++) decode(&f, n, n - 1);
+    for (uint32_t i = 0; i < SEQS; i++) kv_table_release(&f.kv, &tables[i]);
+    step_add(&f, &tables[0], ids, 0, 40, 39);
+    step_run(&f);
+
+    unsigned long host = allocs_so_far();
+    standin_count(&before);
+    for (uint32_t pos = 40; pos < 60; pos++) decode(&f, 1, pos);
+    for (uint32_t i = 1; i < SEQS; i++) {
+        step_add(&f, &tables[i], ids, 0, 20, 19);
+        step_run(&f);
+    }
+    standin_count(&after);
+    assert_int_equal(after.allocs - before.allocs, 0);
+    assert_int_equal(after.frees - before.frees, 0);
+    assert_int_equal(allocs_so_far() - host, 0);
+    assert_int_equal(after.pageable_async, 0);
+    close_model(&f);
+}
+
+static void a_step_waits_for_the_device_once(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct standin_counts before, after;
+    open_model(&f);
+    decode(&f, 2, 0);
+    standin_count(&before);
+    for (uint32_t pos = 1; pos < 11; pos++) decode(&f, 2, pos);
+    standin_count(&after);
+    assert_int_equal(after.syncs - before.syncs, 10);
+    close_model(&f);
+}
+
+static void decode_is_replayed_after_the_first_step_of_a_size(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct standin_counts before, after;
+    open_model(&f);
+    standin_count(&before);
+    // Of three sequences and of four: both are padded to four.
+    for (uint32_t pos = 0; pos < 10; pos++) decode(&f, 3 + pos % 2, pos);
+    standin_count(&after);
+    assert_int_equal(after.graph_launches - before.graph_launches, 9);
+    // A prompt's chunk is none of decode.
+    step_add(&f, &tables[4], ids, 0, 20, 19);
+    step_run(&f);
+    standin_count(&before);
+    assert_int_equal(before.graph_launches, after.graph_launches);
+    close_model(&f);
+}
+
+static void compute(struct fixture *f, struct kv_table *t, uint32_t from, uint32_t to)
+{
+    for (uint32_t next; from < to; from = next) {
+        next = to - from < 32 ? to : from + 32;
+        step_add(f, t, ids, from, next, UINT32_MAX);
+        step_run(f);
+    }
+}
+
+/* Recorded for four rows when the conversations were one token long; replayed for three when
+ * one of them is some segments of attention long, over the blocks that its reference had: the
+ * row of padding must not have stored anything in them. */
+static void a_recorded_step_serves_longer_conversations(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_model(&f);
+    uint32_t vocab = f.model.config.vocab, n = 390;
+    float *want = malloc(vocab * sizeof *want);
+    compute(&f, &tables[4], 0, n - 1);
+    step_add(&f, &tables[4], ids, n - 1, n + 1, n);
+    memcpy(want, step_run(&f), vocab * sizeof *want);
+    kv_table_release(&f.kv, &tables[4]);
+
+    decode(&f, 4, 0);
+    compute(&f, &tables[0], 1, n);
+    step_add(&f, &tables[0], ids, n, n + 1, n);
+    step_add(&f, &tables[1], ids, 1, 2, 1);
+    step_add(&f, &tables[2], ids, 1, 2, 1);
+    assert_memory_equal(step_run(&f), want, vocab * sizeof *want);
+    free(want);
+    close_model(&f);
+}
+
+static void the_first_failure_is_the_last_step_and_says_what_failed(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err err = {{0}};
+    const float *logits;
+    open_model(&f);
+    decode(&f, 1, 0);
+    standin_fail("kernel:matmul", 3, 719);  // cudaErrorLaunchFailure
+    step_add(&f, &tables[0], ids, 1, 2, 1);
+    assert_int_equal(model_forward(&f.model, &f.kv, &f.step.batch, &logits, &err),
+                     -EIO);
+    assert_non_null(strstr(err.msg, "the CUDA device failed while"));
+    assert_int_equal(model_forward(&f.model, &f.kv, &f.step.batch, &logits, &err),
+                     -EIO);
+    assert_non_null(strstr(err.msg, "the CUDA device failed while"));
+    step_clear(&f.step);
+    close_model(&f);
+    standin_reset();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_allocates_nothing_once_its_size_was_run),
+        cmocka_unit_test(a_step_waits_for_the_device_once),
+        cmocka_unit_test(decode_is_replayed_after_the_first_step_of_a_size),
+        cmocka_unit_test(a_recorded_step_serves_longer_conversations),
+        cmocka_unit_test(the_first_failure_is_the_last_step_and_says_what_failed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

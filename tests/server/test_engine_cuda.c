@@ -1,0 +1,293 @@
+/* Sleep is invisible on a GPU: what has gone down from its memory and come back answers as
+ * what never left, bit for bit; and where the device fails, requests end and blocks on the SSD
+ * stay what they were.
+ *
+ * Steps have at most 32 rows, so that own kernels compute all of them and the promise of
+ * kernels.h holds whole.  Where a CPU stands in for the device, its streams run in any legal
+ * order, and its calls can be made to fail.
+ */
+#include "tests/cuda_on_cpu/standin.h"
+#include "tests/files.h"
+#include "tests/server/engine_prompts.h"
+
+#define TURN 6  // tokens of a reply
+
+static struct client client, other;
+static char folder[256];
+
+static struct world_options on_device(uint32_t blocks, uint32_t ram, uint32_t ssd)
+{
+    return (struct world_options){
+        .model = "tiny-rand",
+        .device = "cuda",
+        .f16 = true,
+        .blocks = blocks,
+        .context = 512,
+        .max_running = 4,
+        .step_tokens = 32,
+        .keeps = ram || ssd,
+        .ram_blocks = ram,
+        .ssd_blocks = ssd,
+        .ssd_dir = folder,
+    };
+}
+
+/* Ends the test where there is no device. */
+static void need_device(void)
+{
+    struct backend *b = NULL;
+    struct err err = {{0}};
+    const struct backend_options o = {.limits = {1, 1, 1, 16, 1}};
+    int rc = backend_open(&b, "cuda", &o, &err);
+    if (rc == -ENODEV) {
+        print_message("skipped: %s\n", err.msg);
+        skip();
+    }
+    if (rc < 0) fail_msg("%s", err.msg);
+    backend_close(b);
+}
+
+static void empty_folder(void)
+{
+    if (access(folder, F_OK) == 0) files_remove_dir(strdup(folder));
+}
+
+static struct request *named(struct request *r, const char *name)
+{
+    strcpy(r->conversation, name);
+    return r;
+}
+
+static struct kv_wake_report ask(struct client *c, struct world *w, struct request *r)
+{
+    client_begin(c, w, r);
+    client_read(c);
+    struct kv_wake_report report = c->r->wake;
+    client_end(c);
+    return report;
+}
+
+static bool asleep(struct world *w, const char *name, enum kv_source source)
+{
+    struct kv_conversation found;
+    struct err err;
+    struct engine_command c = {.op = ENGINE_FIND, .list = &found, .cap = 1};
+    strcpy(c.name, name);
+    assert_int_equal(engine_command(w->engine, &c, &err), 0);
+    return found.blocks[KV_DEVICE] == 0 && found.state == KV_ASLEEP &&
+           found.blocks[source] >= found.tokens / 16;
+}
+
+static void every_length_comes_back_from(uint32_t ram, uint32_t ssd,
+                                         enum kv_source source)
+{
+    static const uint32_t lengths[] = {16, 17, 33, 49, 113};
+    need_device();
+    struct world_options cold_options = on_device(64, 0, 0),
+                         o = on_device(64, ram, ssd);
+    struct world cold, w;
+    empty_folder();
+    world_open(&cold, &cold_options);
+    world_open(&w, &o);
+    for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
+        uint32_t n = lengths[i], blocks = (n - 1) / 16;
+        char name[16];
+        snprintf(name, sizeof name, "of %u", n);
+        client_ask(&client, &cold, prompt_of(&cold, n, n, 0, TURN));
+        for (int again = 0; again < 2; again++) {
+            struct kv_wake_report report =
+                ask(&other, &w, named(prompt_of(&w, n, n, 0, TURN), name));
+            assert_same(&client, &other);
+            if (again) assert_int_equal(report.loaded[source], blocks);
+            wait_until(asleep(&w, name, source));
+        }
+    }
+    world_close(&cold);
+    world_close(&w);
+}
+
+static void every_length_comes_back_from_pinned_memory(void **state)
+{
+    (void)state;
+    every_length_comes_back_from(64, 0, KV_RAM);
+}
+
+static void every_length_comes_back_from_the_ssd(void **state)
+{
+    (void)state;
+    every_length_comes_back_from(0, 64, KV_SSD);
+}
+
+/* ---- any history, over any mixture of tiers ---- */
+
+#define CONVERSATIONS 6
+#define TURNS         24
+
+static uint32_t random_below(uint64_t *seed, uint32_t n)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % n;
+}
+
+/* Conversations grow in any order over a pool that holds two of them: each turn's prompt is
+ * the beginning of one endless text, a little longer than before. */
+static void run_history(struct world *cold, struct world *w, uint64_t seed)
+{
+    uint32_t length[CONVERSATIONS];
+    for (uint32_t i = 0; i < CONVERSATIONS; i++) length[i] = 10 + 7 * i;
+    for (uint32_t turn = 0; turn < TURNS; turn++) {
+        uint32_t i = random_below(&seed, CONVERSATIONS);
+        uint32_t j = random_below(&seed, CONVERSATIONS);
+        char name[16], second[16];
+        snprintf(name, sizeof name, "talk %u", i);
+        snprintf(second, sizeof second, "talk %u", j);
+        length[i] += random_below(&seed, 25);
+        if (length[i] > 120) length[i] = 120;
+        struct request *r = named(prompt_of(w, length[i], i, 0, TURN), name);
+        static struct client beside;
+        bool two = j != i;
+        client_begin(&other, w, r);
+        if (two)
+            client_begin(&beside, w,
+                         named(prompt_of(w, length[j], j, 0, TURN), second));
+        client_read(&other);
+        client_end(&other);
+        client_ask(&client, cold, prompt_of(cold, length[i], i, 0, TURN));
+        assert_same(&client, &other);
+        if (!two) continue;
+        client_read(&beside);
+        client_end(&beside);
+        client_ask(&client, cold, prompt_of(cold, length[j], j, 0, TURN));
+        assert_same(&client, &beside);
+    }
+}
+
+static void any_history_over_any_tiers_reads_as_one_that_never_slept(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t ram, ssd;
+    } tiers[] = {{40, 0}, {0, 60}, {12, 60}};
+    need_device();
+    for (uint32_t i = 0; i < ARRAY_LEN(tiers); i++) {
+        struct world_options plain = on_device(64, 0, 0);
+        struct world_options o = on_device(20, tiers[i].ram, tiers[i].ssd);
+        struct world cold, w;
+        if (standin_schedule) standin_schedule(STANDIN_RANDOM, i % 3, 100 + i);
+        empty_folder();
+        world_open(&cold, &plain);
+        world_open(&w, &o);
+        run_history(&cold, &w, 5 + i);
+        world_close(&cold);
+        world_close(&w);
+    }
+}
+
+/* ---- failures ---- */
+
+#define FAILURE 719  // cudaErrorLaunchFailure
+
+/* A turn that may fail: then with an error that says so, and never with other words. */
+static bool may_answer(struct world *w, uint32_t n, const struct client *right)
+{
+    struct err err;
+    int rc = client_submit(&other, w, named(prompt_of(w, n, 1, 0, TURN), "one"), &err);
+    if (rc < 0) {
+        assert_int_equal(rc, -EIO);
+        client_end(&other);
+        return false;
+    }
+    client_read(&other);
+    bool ended = other.choices[0].end.reason != FINISH_ERROR;
+    if (ended)
+        assert_same(right, &other);
+    else
+        assert_int_equal(other.choices[0].end.status, 500);
+    client_end(&other);
+    return ended;
+}
+
+/* Of one answered turn after another, the n-th CUDA call fails; whatever then lies on the
+ * SSD is right: a server over the same folder answers as if nothing had been. */
+static void whichever_call_fails_requests_end_and_the_ssd_stays_right(void **state)
+{
+    (void)state;
+    need_device();
+    if (!standin_fail) {
+        print_message("skipped: a real device cannot be made to fail\n");
+        skip();
+    }
+    struct world_options plain = on_device(64, 0, 0), o = on_device(64, 8, 40);
+    struct world cold, w;
+    world_open(&cold, &plain);
+    static struct client right[2];
+    client_ask(&right[0], &cold, prompt_of(&cold, 40, 1, 0, TURN));
+    client_ask(&right[1], &cold, prompt_of(&cold, 70, 1, 0, TURN));
+    world_close(&cold);
+
+    bool failed = true;
+    for (unsigned n = 1; failed; n += 1 + n / 3) {
+        empty_folder();
+        world_open(&w, &o);
+        standin_fail("any", n, FAILURE);
+        failed = !may_answer(&w, 40, &right[0]);
+        // Where the failure was of a copy, it does not fall asleep.
+        for (int i = 0; i < 200 && !failed && !asleep(&w, "one", KV_SSD); i++)
+            usleep(1000);
+        failed |= !may_answer(&w, 70, &right[1]);
+        failed |= engine_failure(w.engine, NULL);
+        world_close(&w);
+        standin_reset();
+
+        world_open(&w, &o);
+        assert_true(may_answer(&w, 70, &right[1]));
+        world_close(&w);
+        assert_int_equal(standin_reset(), 0);
+    }
+}
+
+static void without_enough_memory_it_says_what_there_was_none_for(void **state)
+{
+    (void)state;
+    need_device();
+    if (!standin_memory) {
+        print_message("skipped: a real device's memory is what it is\n");
+        skip();
+    }
+    const struct backend_options o = {.limits = {64, 4, 64, 16, 4}};
+    struct err err;
+    for (size_t mib = 0; mib < 64; mib += 8) {
+        struct backend *b = NULL;
+        standin_reset();
+        standin_memory(mib << 20, (size_t)1 << 30);
+        int rc = backend_open(&b, "cuda", &o, &err);
+        if (rc < 0) {
+            assert_int_equal(rc, -ENOMEM);
+            assert_non_null(strstr(err.msg, "no device memory"));
+        }
+        backend_close(b);
+        assert_int_equal(standin_reset(), 0);
+    }
+    standin_memory((size_t)1 << 30, (size_t)1 << 20);
+    struct backend *b = NULL;
+    assert_int_equal(backend_open(&b, "cuda", &o, &err), -ENOMEM);
+    assert_non_null(strstr(err.msg, "no pinned memory"));
+    assert_int_equal(standin_reset(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_length_comes_back_from_pinned_memory),
+        cmocka_unit_test(every_length_comes_back_from_the_ssd),
+        cmocka_unit_test(any_history_over_any_tiers_reads_as_one_that_never_slept),
+        cmocka_unit_test(whichever_call_fails_requests_end_and_the_ssd_stays_right),
+        cmocka_unit_test(without_enough_memory_it_says_what_there_was_none_for),
+    };
+    char *base = files_temp_dir();
+    snprintf(folder, sizeof folder, "%s/ssd", base);
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    empty_folder();
+    files_remove_dir(base);
+    return rc;
+}
