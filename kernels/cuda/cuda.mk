@@ -8,7 +8,7 @@
 # The toolkit is the one whose nvcc is on the PATH, else what `make cuda-toolkit` made.
 
 CUDA_VENV := build/venv-cuda
-CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(firstword $(shell command -v nvcc 2>/dev/null) \
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(firstword $(realpath $(shell command -v nvcc 2>/dev/null)) \
     $(wildcard $(CUDA_VENV)/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)))
 CUDA_LIB   = $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 NVCC       = $(CUDA_HOME)/bin/nvcc
