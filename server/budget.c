@@ -199,8 +199,9 @@ int budget_plan(struct budget *b, struct err *err)
     fixed = add(fixed, b->tiers);
     total(b, fixed, 0);
     if (fixed > b->available)
-        return refuse(b, "take a smaller model, or lower step_tokens, ram or margin",
-                      err);
+        return refuse(
+            b, "take a smaller model, or lower step_tokens, ram, ssd_size or margin",
+            err);
 
     bool asked = b->kv_blocks || b->kv_bytes;
     uint64_t blocks = b->kv_blocks  ? b->kv_blocks

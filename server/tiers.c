@@ -83,12 +83,13 @@ static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block
 static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
                     struct err *err)
 {
+    uint32_t depth = o->policy.max_loads + o->policy.max_stores;
     const struct tier_ssd_options s = {
         .dir = o->ssd_dir,
         .block_bytes = block,
         .bytes = o->ssd_bytes,
         .fingerprint = o->fingerprint,
-        .depth = o->policy.max_loads + o->policy.max_stores,
+        .depth = depth < TIER_SSD_DEPTH ? depth : TIER_SSD_DEPTH,
         .no_uring = o->ssd_threads,
     };
     struct err why = {""};
