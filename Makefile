@@ -207,8 +207,8 @@ $(CLIENTS_VENV)/ready: tests/e2e/requirements-clients.txt $(E2E_VENV)/ready
 e2e: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-to-end tests; T=expression picks some
 	@tests/e2e/run.sh $(SERVER) $(if $(T),-k "$(T)")
 
-storms: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready ## the long proofs of sleep: damage, kills, many sleepers
-	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload or faults or tenants"
+storms: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready ## the long proofs of sleep: damage, faults, kills, many sleepers
+	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload or faults or tenants or storm"
 
 CHOSEN := $(if $(T),$(foreach t,$(T),$(BUILD)/tests/$(dir $t)test_$(notdir $t)),$(TESTS))
 unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program

@@ -194,7 +194,9 @@ struct kvstore_counters {
     uint64_t hit_tokens[KV_SOURCES], computed_tokens[KV_WHYS];
     uint64_t promoted_bytes[KV_SOURCES], demoted_bytes[KV_SOURCES];  // from; into
     uint64_t evicted[KV_SOURCES];                                    // blocks freed
-    uint64_t lost;                     // of these, the last copy
+    uint64_t lost;  // of these, the last copy
+    uint64_t
+        unwaited;  // of those, on the list to be copied: waiting had taken too long
     uint64_t quota_bites[KV_SOURCES];  // blocks refused or freed for a quota
     uint64_t kept[KV_SOURCES];  // blocks refused for one of just now: policy.keep_for
     uint64_t load_failed, store_failed, deadline_passed, budget_refused,

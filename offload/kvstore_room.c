@@ -116,6 +116,7 @@ static bool sweep_pages(struct kvstore *kv, enum sweep sweep, uint32_t n, uint64
         next = slots_at(s, i)->newer;
         if (!resting(slots_at(s, i)) || pass_active(kv, i, now)) continue;
         if (may_go(kv, i, sweep, now)) {
+            kv->count.unwaited += pending(kv, KV_DEVICE, i, now);
             kv_evict(kv, KV_DEVICE, i);
         } else {
             more = true;

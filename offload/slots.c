@@ -22,9 +22,10 @@ struct slots {
     uint32_t oldest, newest;
 };
 
-static uint32_t buckets_for(uint32_t capacity)
+/* Of any capacity, as the memory of one is asked for before it is refused. */
+static size_t buckets_for(uint32_t capacity)
 {
-    uint32_t n = 1;
+    size_t n = 1;
     while (n < capacity) n *= 2;
     return n;
 }
@@ -159,7 +160,7 @@ int slots_open(struct slots **out, uint32_t capacity, struct err *err)
     struct slots *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, -ENOMEM, "no memory for an index of blocks");
 
-    uint32_t buckets = buckets_for(capacity);
+    size_t buckets = buckets_for(capacity);
     *s = (struct slots){
         .slot = calloc(capacity, sizeof *s->slot),
         .tenant = calloc(capacity, sizeof *s->tenant),
@@ -167,7 +168,7 @@ int slots_open(struct slots **out, uint32_t capacity, struct err *err)
         .by_tenant = malloc(buckets * sizeof *s->by_tenant),
         .by_parent = malloc(buckets * sizeof *s->by_parent),
         .capacity = capacity,
-        .mask = buckets - 1,
+        .mask = (uint32_t)(buckets - 1),
         .free_first = SLOT_NONE,
         .free_last = SLOT_NONE,
         .oldest = SLOT_NONE,
@@ -206,7 +207,7 @@ size_t slots_bytes(uint32_t capacity)
 {
     return sizeof(struct slots) +
            capacity * (sizeof(struct slot) + sizeof(struct tenant)) +
-           3 * (size_t)buckets_for(capacity) * sizeof(uint32_t);
+           3 * buckets_for(capacity) * sizeof(uint32_t);
 }
 
 // ---- questions -------------------------------------------------------------------------

@@ -65,11 +65,11 @@ static int check_options(struct opening *x)
         return err_set(x->err, -EINVAL,
                        "blocks of %zu bytes cannot be kept on an SSD; expected 1 to %d",
                        o->block_bytes, INT32_MAX);
-    if (o->depth == 0 || o->depth > 1024)
+    if (o->depth == 0 || o->depth > TIER_SSD_DEPTH)
         return err_set(x->err, -EINVAL,
                        "a depth of %u transfers in flight is not possible on an SSD; "
-                       "expected 1 to 1024",
-                       o->depth);
+                       "expected 1 to %d",
+                       o->depth, TIER_SSD_DEPTH);
     uint64_t slot_bytes = disk_slot_bytes(o->block_bytes);
     if (o->bytes < DISK_PAGE + slot_bytes || o->bytes > INT64_MAX)
         return err_set(

@@ -114,7 +114,6 @@ static void settle_load(struct tier *t, const struct tier_io *io)
     const struct slot *slot = slots_at(t->slots, io->slot);
     slots_unpin(t->slots, io->slot);
     if (io->res == 0) {
-        slots_touch(t->slots, io->slot);
         t->loaded++;
         t->bytes_out += t->block_bytes;
     } else if (slot->state == SLOT_READY && io->res != -ENODEV) {

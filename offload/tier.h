@@ -97,12 +97,14 @@ struct tier_ram_options {
 NODISCARD int tier_ram_open(struct tier **out, const struct tier_ram_options *o,
                             struct err *err);
 
+#define TIER_SSD_DEPTH 1024  // most transfers in flight; beyond, a submit is -EAGAIN
+
 struct tier_ssd_options {
     const char *dir;  // made with mode 0700 where it does not exist
     size_t block_bytes;
     uint64_t bytes;  // of the file
     struct crypto_hash fingerprint;
-    uint32_t depth;  // transfers in flight
+    uint32_t depth;  // transfers in flight, at most TIER_SSD_DEPTH
     bool no_uring;   // use threads with pread and pwrite although io_uring is there
     bool no_direct;  // go through the page cache although O_DIRECT is there
     const struct ssd_sys *sys;  // borrowed; NULL: the system itself

@@ -214,7 +214,8 @@ int budget_fits(struct budget *b, struct err *err)
     b->total = add(fixed, b->tiers);
     b->kv = 0;
     if (b->total <= b->available) return 0;
-    return refuse(b, "take a smaller model, or lower step_tokens, ram or margin", err);
+    return refuse(
+        b, "take a smaller model, or lower step_tokens, ram, ssd_size or margin", err);
 }
 
 int budget_plan(struct budget *b, struct err *err)

@@ -37,6 +37,7 @@ static void publish_counters(struct metrics *m, const struct kvstore_counters *c
         {COUNTER_EVICTED_RAM, c->evicted[KV_RAM]},
         {COUNTER_EVICTED_SSD, c->evicted[KV_SSD]},
         {COUNTER_LOST, c->lost},
+        {COUNTER_UNWAITED, c->unwaited},
         {COUNTER_QUOTA_RAM, c->quota_bites[KV_RAM]},
         {COUNTER_QUOTA_SSD, c->quota_bites[KV_SSD]},
         {COUNTER_KEPT_RAM, c->kept[KV_RAM]},

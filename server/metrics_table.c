@@ -62,6 +62,10 @@ const struct series metrics_counters[COUNTERS] = {
     [COUNTER_EVICTED_SSD] = PART("evicted_blocks_total", NULL, SSD),
     [COUNTER_LOST] =
         ONE("lost_blocks_total", "KV blocks whose last copy was freed to make room."),
+    [COUNTER_UNWAITED] =
+        ONE("unwaited_blocks_total",
+            "Of these, KV blocks still to be copied down: whoever needed "
+            "the room had waited for that as long as it pays."),
     [COUNTER_QUOTA_RAM] = PART("quota_blocks_total",
                                "KV blocks refused or freed for a tenant's quota.", RAM),
     [COUNTER_QUOTA_SSD] = PART("quota_blocks_total", NULL, SSD),

@@ -35,7 +35,8 @@ static uint32_t buffers(const struct tiers_options *o)
 /* Of the SSD: transfers at one time. */
 static uint32_t depth(const struct tiers_options *o)
 {
-    return o->policy.max_loads + o->policy.max_stores;
+    uint32_t most = o->policy.max_loads + o->policy.max_stores;
+    return most < TIER_SSD_DEPTH ? most : TIER_SSD_DEPTH;
 }
 
 static struct kvstore_options store_options(const struct tiers *t,

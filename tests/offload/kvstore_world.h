@@ -21,6 +21,7 @@
 #define PAGE       192  // bytes of a block
 #define MAX_PAGES  64
 #define MAX_BLOCKS 40
+#define MAX_STORES 32  // a policy may ask for so many
 #define SEC        UINT64_C(1000000000)
 
 // ---- pages -----------------------------------------------------------------------------
@@ -248,7 +249,7 @@ static inline void world_open(struct world *w, struct sizes s)
         w->ssd = fake_ssd_open(s.ssd);
         w->o.ssd = &w->ssd->base;
     }
-    w->o.staging = aligned_alloc(TIER_ALIGN, w->o.policy.max_stores * TIER_ALIGN);
+    w->o.staging = aligned_alloc(TIER_ALIGN, MAX_STORES * TIER_ALIGN);
     world_start(w);
 }
 

@@ -296,9 +296,11 @@ static uint32_t follow(struct world *w)
 static void stepping_when_it_says_so_does_all_that_is_due_and_never_spins(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 8; kind++) {
+    for (int k = 0; k < 16; k++) {
+        int kind = k % 8;
         struct world w;
         world_open(&w, (struct sizes){32, kind == 6 ? 0 : 12, kind == 7 ? 0 : 40});
+        if (k >= 8) w.o.policy.max_stores = 32;  // more than RAM has blocks
         if (kind == 1) w.o.policy.ram_quota = 5 * PAGE;
         if (kind == 2) w.o.policy.ssd_quota = 5 * PAGE;
         if (kind == 3) w.o.policy.ssd_bytes_per_day = 3 * PAGE;

@@ -44,6 +44,7 @@ who_needs_room_waits_until_the_oldest_are_copied_and_loses_nothing(void **state)
     }
     assert_int_equal(kvstore_make_room(w.kv, 4, w.now), 4);
     assert_int_equal(counted(&w).lost, 0);
+    assert_int_equal(counted(&w).unwaited, 0);
     assert_int_equal(found(&w, &a).by[KV_SSD], 4);
     assert_int_equal(found(&w, &b).by[KV_DEVICE], 4);
     world_close(&w);
@@ -69,6 +70,7 @@ static void the_wait_for_copies_ends_and_then_what_is_oldest_is_dropped(void **s
     assert_int_equal(kvstore_wait_room(w.kv, 7, &nothing, w.now), KV_NEVER);
     assert_int_equal(kvstore_make_room(w.kv, 4, w.now), 4);
     assert_int_equal(counted(&w).lost, 4);
+    assert_int_equal(counted(&w).unwaited, 4);
     let_land(&w);
     world_close(&w);
 }

@@ -318,6 +318,17 @@ static void a_capacity_out_of_range_is_refused(void **state)
     slots_close(NULL);
 }
 
+static void the_memory_of_any_capacity_is_told(void **state)
+{
+    (void)state;
+    size_t before = 0;
+    for (uint64_t n = 1; n <= UINT32_MAX; n *= 2) {
+        assert_true(slots_bytes((uint32_t)n) > before);
+        before = slots_bytes((uint32_t)n);
+    }
+    assert_true(slots_bytes(UINT32_MAX) > before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +342,7 @@ int main(void)
         cmocka_unit_test(more_tenants_than_slots_come_and_go),
         cmocka_unit_test(a_broken_index_is_noticed),
         cmocka_unit_test(a_capacity_out_of_range_is_refused),
+        cmocka_unit_test(the_memory_of_any_capacity_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
