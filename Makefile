@@ -229,11 +229,16 @@ fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60) or a quarter o
 bench: $(BENCHES) ## speeds beside the machine's limits
 	@for b in $(BENCHES); do $$b || exit 1; done
 
-bench-wake: model $(SERVER) ## time to wake from each tier; ARGS="--lengths 1024"
+bench-wake: model $(SERVER) ## time to wake from each tier, and who notices; ARGS="--quick"
 	@tests/load/bench_wake.py $(SERVER) $(MODEL) $(ARGS)
 
 bench-replay: model $(SERVER) ## conversations that return, over a KV pool that holds 4; REPLAY_TARGET=URL for another server
 	@tests/load/bench_replay.sh $(SERVER) $(MODEL) $(ARGS)
+
+bench-peer: model $(BUILD)/tests/bench_model ## beside llama.cpp: LLAMA=its build directory GGUF="files of the same weights"
+	@test -n "$(LLAMA)" && test -n "$(GGUF)" || { \
+	    echo "make bench-peer needs LLAMA=DIR, a build of llama.cpp, and GGUF=\"FILE...\""; exit 2; }
+	@tests/load/bench_peer.py $(BUILD)/tests/bench_model $(LLAMA) $(MODEL) $(GGUF) $(ARGS)
 
 layers: $(addprefix layer-,$(ROOMS)) ## check that no room includes one above it
 layer-%:
@@ -270,7 +275,7 @@ unit: export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 Q    := $(if $(V),,@)
 say   = @$(if $(V),:,printf '  %-4s %s\n')
 
-.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-wake bench-replay layers headers format style \
+.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-wake bench-replay bench-peer layers headers format style \
         check-format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -19,10 +19,16 @@ struct backend_ops {
 
     int (*matrix_load)(struct backend *b, struct matrix *m,
                        const struct matrix_part *parts, uint32_t n_parts,
-                       struct err *err);  // m's rows, cols, type and bytes are set
+                       struct err *err);  // all of m but data and bias is set
+    /* NULL, or the name of the layout; then also, as matrix_load but leaving data to be
+     * filled: */
+    const char *matrix_layout;
+    int (*matrix_reserve)(struct backend *b, struct matrix *m,
+                          const struct matrix_part *parts, uint32_t n_parts,
+                          struct err *err);
     void (*matrix_free)(struct backend *b, struct matrix *m);
-    size_t (*matrix_bytes)(uint32_t rows, uint32_t cols,
-                           enum dtype type);  // 0: too many
+    size_t (*matrix_bytes)(enum weight_format format, uint32_t rows, uint32_t cols,
+                           enum dtype type);  // 0: too many; never WEIGHT_BF16
     int (*vector_load)(struct backend *b, float **out, const void *src, enum dtype type,
                        uint32_t n);
     void *(*alloc)(struct backend *b, size_t bytes);  // where the operations compute

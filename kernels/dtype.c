@@ -113,3 +113,26 @@ void dtype_from_f32(void *dst, const float *src, enum dtype t, size_t n)
         memcpy(p + 2 * i, &h, sizeof h);
     }
 }
+
+static const char *const formats[] = {
+    [WEIGHT_OWN] = "auto",
+    [WEIGHT_BF16] = "bf16",
+    [WEIGHT_Q8] = "q8",
+    [WEIGHT_Q4] = "q4",
+};
+
+const char *weight_format_name(enum weight_format f)
+{
+    return formats[f];
+}
+
+bool weight_format_parse(const char *name, enum weight_format *out)
+{
+    for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+        if (strcmp(name, formats[i]) == 0) {
+            *out = (enum weight_format)i;
+            return true;
+        }
+    }
+    return false;
+}

@@ -31,6 +31,13 @@ uint16_t dtype_f32_to_bf16(float f);  // nearest even; a NaN stays a NaN
 void dtype_to_f32(float *dst, const void *src, enum dtype t, size_t n);
 void dtype_from_f32(void *dst, const float *src, enum dtype t, size_t n);
 
+/* How a weight matrix is kept: in the type its file has, rounded to bf16, or rounded to
+ * 8 or 4 bits with a scale for each 32 weights of an output. */
+enum weight_format { WEIGHT_OWN, WEIGHT_BF16, WEIGHT_Q8, WEIGHT_Q4 };
+
+const char *weight_format_name(enum weight_format f);  // "auto", "bf16", "q8", "q4"
+bool weight_format_parse(const char *name, enum weight_format *out);  // the same names
+
 BASE_END
 
 #endif

@@ -80,15 +80,18 @@ int backend_copyq_open(struct backend *b, struct copyq **out, struct err *err)
     return b->ops->copyq_open(b, out, err);
 }
 
-size_t backend_matrix_bytes(const struct backend *b, uint32_t rows, uint32_t cols,
-                            enum dtype type)
+size_t backend_matrix_bytes(const struct backend *b, enum weight_format format,
+                            uint32_t rows, uint32_t cols, enum dtype type)
 {
-    return b->ops->matrix_bytes(rows, cols, type);
+    if (format == WEIGHT_BF16)
+        return b->ops->matrix_bytes(WEIGHT_OWN, rows, cols, DTYPE_BF16);
+    return b->ops->matrix_bytes(format, rows, cols, type);
 }
 
-int backend_matrix_load(struct backend *b, struct matrix *out, uint32_t cols,
-                        const struct matrix_part *parts, uint32_t n_parts,
-                        struct err *err)
+/* All of a matrix but what a backend puts there. */
+static int describe(const struct backend *b, struct matrix *out,
+                    enum weight_format format, uint32_t cols,
+                    const struct matrix_part *parts, uint32_t n_parts, struct err *err)
 {
     uint64_t rows = 0;
     uint32_t with_bias = 0;
@@ -109,15 +112,51 @@ int backend_matrix_load(struct backend *b, struct matrix *out, uint32_t cols,
                        "%u of %u parts of a matrix have a bias; all or none must",
                        with_bias, n_parts);
     }
-    struct matrix m = {.rows = (uint32_t)rows, .cols = cols, .type = type};
-    m.bytes = b->ops->matrix_bytes(m.rows, cols, type);
+    if (format == WEIGHT_BF16) {
+        format = WEIGHT_OWN;
+        type = DTYPE_BF16;
+    }
+    struct matrix m = {
+        .rows = (uint32_t)rows, .cols = cols, .format = format, .type = type};
+    m.bytes = b->ops->matrix_bytes(format, m.rows, cols, type);
     if (m.bytes == 0) {
         return err_set(err, -EINVAL, "a matrix of %u rows and %u columns is too large",
                        m.rows, cols);
     }
-    int rc = b->ops->matrix_load(b, &m, parts, n_parts, err);
+    *out = m;
+    return 0;
+}
+
+int backend_matrix_load(struct backend *b, struct matrix *out,
+                        enum weight_format format, uint32_t cols,
+                        const struct matrix_part *parts, uint32_t n_parts,
+                        struct err *err)
+{
+    struct matrix m;
+    int rc = describe(b, &m, format, cols, parts, n_parts, err);
+    if (rc == 0) rc = b->ops->matrix_load(b, &m, parts, n_parts, err);
     if (rc == 0) *out = m;
     return rc;
+}
+
+int backend_matrix_reserve(struct backend *b, struct matrix *out,
+                           enum weight_format format, uint32_t cols,
+                           const struct matrix_part *parts, uint32_t n_parts,
+                           struct err *err)
+{
+    if (!b->ops->matrix_layout)
+        return err_set(err, -ENOTSUP, "%s has no layout of matrices to fill",
+                       b->describe);
+    struct matrix m;
+    int rc = describe(b, &m, format, cols, parts, n_parts, err);
+    if (rc == 0) rc = b->ops->matrix_reserve(b, &m, parts, n_parts, err);
+    if (rc == 0) *out = m;
+    return rc;
+}
+
+const char *backend_matrix_layout(const struct backend *b)
+{
+    return b->ops->matrix_layout;
 }
 
 void backend_matrix_free(struct backend *b, struct matrix *m)

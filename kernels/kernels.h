@@ -31,6 +31,7 @@ struct copyq;
  * inputs.  The layout of data is the backend's own (packed). */
 struct matrix {
     uint32_t rows, cols;
+    enum weight_format format;  // WEIGHT_OWN: in `type`; or WEIGHT_Q8, WEIGHT_Q4
     enum dtype type;
     void *data;
     size_t bytes;
@@ -115,13 +116,27 @@ NODISCARD int backend_copyq_open(struct backend *b, struct copyq **out,
                                  struct err *err);
 
 /* ---- memory: at start only ---- */
-NODISCARD int backend_matrix_load(struct backend *b, struct matrix *out, uint32_t cols,
+
+/* Parts of several types are kept as the widest.  -ENOTSUP: this backend has no such
+ * format. */
+NODISCARD int backend_matrix_load(struct backend *b, struct matrix *out,
+                                  enum weight_format format, uint32_t cols,
                                   const struct matrix_part *parts, uint32_t n_parts,
                                   struct err *err);
+/* The same without the packing: out->data, of out->bytes, is for the caller to fill with
+ * what another matrix of this shape, format and layout has there.  -ENOTSUP where the
+ * backend has no layout. */
+NODISCARD int backend_matrix_reserve(struct backend *b, struct matrix *out,
+                                     enum weight_format format, uint32_t cols,
+                                     const struct matrix_part *parts, uint32_t n_parts,
+                                     struct err *err);
+/* The name of how data is laid out in memory that the host may read, its version
+ * included; NULL where there is none. */
+const char *backend_matrix_layout(const struct backend *b);
 void backend_matrix_free(struct backend *b, struct matrix *m);
-/* What backend_matrix_load would take; parts of several types are kept as the widest. */
-size_t backend_matrix_bytes(const struct backend *b, uint32_t rows, uint32_t cols,
-                            enum dtype type);
+/* What backend_matrix_load would take for data of this type; 0: too many. */
+size_t backend_matrix_bytes(const struct backend *b, enum weight_format format,
+                            uint32_t rows, uint32_t cols, enum dtype type);
 NODISCARD int backend_vector_load(struct backend *b, float **out, const void *src,
                                   enum dtype type, uint32_t n, struct err *err);
 void backend_vector_free(struct backend *b, float *v);

@@ -2,13 +2,15 @@
  *
  * A block holds KV_BLOCK_TOKENS consecutive tokens of one sequence for all layers:
  *
- *     [layer][K,V][kv_head][token][head_dim]
+ *     [layer][K,V][kv_head][plane of 16 tokens of head_dim]
  *
  * contiguous, so that one block is one copy between tiers and one extent on disk, and
  * one layer of it is one contiguous slice.  Token i of a sequence lies in entry
  * i / KV_BLOCK_TOKENS of its block table, at place i % KV_BLOCK_TOKENS.
  *
- * K is stored after RoPE.
+ * K is stored after RoPE.  How a plane is laid out is the backend's own: on the CPU K is
+ * [head_dim][token] and V [token][head_dim], so that each is read in the order in which
+ * attention multiplies it.
  *
  * Threads  pure functions.
  */
@@ -35,7 +37,7 @@ static inline size_t kv_block_bytes(const struct kv_shape *s)
     return kv_token_bytes(s) * KV_BLOCK_TOKENS;
 }
 
-/* Byte offset within a block of the [token][head_dim] plane of one head; v is 0 for K
+/* Byte offset within a block of the plane of one head; v is 0 for K
  * and 1 for V. */
 static inline size_t kv_plane_offset(const struct kv_shape *s, uint32_t layer, int v,
                                      uint32_t kv_head)

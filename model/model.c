@@ -65,7 +65,7 @@ static int allocate(struct model *m, struct err *err)
 
 int model_open(struct model *out, struct backend *b, const struct model_config *c,
                const struct tensor_set *set, const struct model_options *o,
-               weights_progress progress, void *arg, struct err *err)
+               struct err *err)
 {
     if (o->max_rows == 0 || o->max_logits == 0)
         return err_set(
@@ -76,7 +76,7 @@ int model_open(struct model *out, struct backend *b, const struct model_config *
 
     struct model m = {.config = *c, .backend = b, .options = *o};
     int rc = allocate(&m, err);
-    if (rc == 0) rc = weights_load(&m.weights, b, c, set, progress, arg, err);
+    if (rc == 0) rc = weights_load(&m.weights, b, c, set, &o->weights, err);
     if (rc < 0) {
         model_close(&m);
         return rc;

@@ -15,6 +15,7 @@
 struct model_options {
     uint32_t max_rows;    // tokens of one step
     uint32_t max_logits;  // rows of logits of one step
+    struct weights_options weights;
 };
 
 struct model {
@@ -35,8 +36,7 @@ size_t model_activation_bytes(const struct model_config *c,
 /* config as loaded by model_config_load(); set is not needed afterwards. */
 NODISCARD int model_open(struct model *out, struct backend *b,
                          const struct model_config *c, const struct tensor_set *set,
-                         const struct model_options *o, weights_progress progress,
-                         void *arg, struct err *err);
+                         const struct model_options *o, struct err *err);
 void model_close(struct model *m);  // zero-initialised or half open is fine
 
 struct kv_shape model_kv_shape(const struct model_config *c, enum dtype kv);

@@ -5,6 +5,8 @@
  */
 #include "model/weights.h"
 
+#include "model/packed.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,9 @@ struct walk {
     struct weights *w;  // NULL while counting
     weights_progress progress;
     void *arg;
+    enum weight_format format;
+    struct packed *packed;  // or NULL
+    uint32_t n_matrices;    // loaded so far
     size_t bytes, total;
     bool *used;           // by index in the set; NULL while counting
     uint32_t by_type[3];  // tensors of each enum dtype
@@ -89,8 +94,23 @@ static int bind_part(struct walk *k, struct matrix_part *part, float **bias,
     return 0;
 }
 
-static int take_parts(struct walk *k, struct matrix *out, uint32_t cols, bool biased,
-                      const struct matrix_part *parts, uint32_t n)
+/* Out of the packed file where it has the matrix; else from the tensors. */
+static int load_parts(struct walk *k, struct matrix *out, enum weight_format format,
+                      uint32_t cols, const struct matrix_part *parts, uint32_t n)
+{
+    struct backend *b = k->w->backend;
+    uint32_t number = k->n_matrices++;
+    if (k->packed) {
+        int rc = backend_matrix_reserve(b, out, format, cols, parts, n, k->err);
+        if (rc || packed_read(k->packed, number, out)) return rc;
+        backend_matrix_free(b, out);
+    }
+    return backend_matrix_load(b, out, format, cols, parts, n, k->err);
+}
+
+static int take_parts(struct walk *k, struct matrix *out, enum weight_format format,
+                      uint32_t cols, bool biased, const struct matrix_part *parts,
+                      uint32_t n)
 {
     enum dtype type = parts[0].type;
     uint32_t rows = 0;
@@ -98,11 +118,11 @@ static int take_parts(struct walk *k, struct matrix *out, uint32_t cols, bool bi
         rows += parts[i].rows;
         if (parts[i].type != type) type = DTYPE_F32;  // as the backend keeps a mixture
     }
-    size_t bytes = backend_matrix_bytes(k->b, rows, cols, type);
+    size_t bytes = backend_matrix_bytes(k->b, format, rows, cols, type);
     if (bytes == 0)
         return err_set(k->err, -EOVERFLOW,
                        "a matrix of %u rows and %u columns is too large", rows, cols);
-    int rc = k->w ? backend_matrix_load(k->w->backend, out, cols, parts, n, k->err) : 0;
+    int rc = k->w ? load_parts(k, out, format, cols, parts, n) : 0;
     if (rc == 0) rc = add_bytes(k, bytes);
     if (rc == 0 && biased) rc = add_bytes(k, (size_t)rows * sizeof(float));
     report(k);
@@ -110,9 +130,9 @@ static int take_parts(struct walk *k, struct matrix *out, uint32_t cols, bool bi
 }
 
 /* prefix names the layer, and is "" for the tensors outside of layers. */
-static int take_matrix(struct walk *k, struct matrix *out, const char *prefix,
-                       uint32_t cols, bool biased, const struct piece *pieces,
-                       uint32_t n)
+static int take_matrix(struct walk *k, struct matrix *out, enum weight_format format,
+                       const char *prefix, uint32_t cols, bool biased,
+                       const struct piece *pieces, uint32_t n)
 {
     struct matrix_part parts[MAX_PARTS] = {0};
     float *bias[MAX_PARTS] = {0};
@@ -123,7 +143,7 @@ static int take_matrix(struct walk *k, struct matrix *out, const char *prefix,
         rc = bind_part(k, &parts[i], biased ? &bias[i] : NULL, stem, pieces[i].rows,
                        cols);
     }
-    if (rc == 0) rc = take_parts(k, out, cols, biased, parts, n);
+    if (rc == 0) rc = take_parts(k, out, format, cols, biased, parts, n);
     for (uint32_t i = 0; i < n; i++) free(bias[i]);
     return rc;
 }
@@ -146,16 +166,26 @@ static int take_layer(struct walk *k, uint32_t i)
     snprintf(norm, sizeof norm, "%sinput_layernorm.weight", prefix);
     int rc = take_vector(k, &l->attn_norm, norm, c->hidden);
     if (rc == 0)
-        rc = take_matrix(k, &l->qkv, prefix, c->hidden, attention_bias, qkv, 3);
-    if (rc == 0) rc = take_matrix(k, &l->o, prefix, q, attention_bias, o, 1);
+        rc = take_matrix(k, &l->qkv, k->format, prefix, c->hidden, attention_bias, qkv,
+                         3);
+    if (rc == 0) rc = take_matrix(k, &l->o, k->format, prefix, q, attention_bias, o, 1);
     snprintf(norm, sizeof norm, "%spost_attention_layernorm.weight", prefix);
     if (rc == 0) rc = take_vector(k, &l->ffn_norm, norm, c->hidden);
     if (rc == 0)
-        rc = take_matrix(k, &l->gate_up, prefix, c->hidden, mlp_bias, gate_up, 2);
-    if (rc == 0) rc = take_matrix(k, &l->down, prefix, c->ffn, mlp_bias, down, 1);
+        rc = take_matrix(k, &l->gate_up, k->format, prefix, c->hidden, mlp_bias,
+                         gate_up, 2);
+    if (rc == 0)
+        rc = take_matrix(k, &l->down, k->format, prefix, c->ffn, mlp_bias, down, 1);
     // What the backend has packed need not stay in memory a second time.
     if (k->w) safetensors_release_pages(k->set);
     return rc;
+}
+
+/* The embedding table and the head hold no more than 8 bits: what they lose shows in every
+ * logit, and no later layer can make up for it. */
+static enum weight_format table_format(const struct walk *k)
+{
+    return k->format == WEIGHT_Q4 ? WEIGHT_Q8 : k->format;
 }
 
 static int take_head(struct walk *k, struct matrix *out)
@@ -169,14 +199,15 @@ static int take_head(struct walk *k, struct matrix *out)
                        "\"tie_word_embeddings\": true",
                        why.msg);
     const struct piece head[] = {{"lm_head", k->c->vocab}};
-    return take_matrix(k, out, "", k->c->hidden, false, head, 1);
+    return take_matrix(k, out, table_format(k), "", k->c->hidden, false, head, 1);
 }
 
 static int walk_all(struct walk *k)
 {
     struct weights none, *w = k->w ? k->w : &none;
     const struct piece embed[] = {{"model.embed_tokens", k->c->vocab}};
-    int rc = take_matrix(k, &w->embed, "", k->c->hidden, false, embed, 1);
+    int rc =
+        take_matrix(k, &w->embed, table_format(k), "", k->c->hidden, false, embed, 1);
     for (uint32_t i = 0; i < k->c->layers && rc == 0; i++) rc = take_layer(k, i);
     if (rc == 0) rc = take_vector(k, &w->norm, "model.norm.weight", k->c->hidden);
     if (rc == 0) rc = take_head(k, &w->head);
@@ -200,7 +231,8 @@ static void note(struct weights *w, const char *fmt, ...)
 static void note_types(struct weights *w, const struct walk *k)
 {
     uint32_t all = k->by_type[0] + k->by_type[1] + k->by_type[2];
-    if (!k->c->has_dtype || k->by_type[k->c->dtype] == all) return;
+    if (k->format != WEIGHT_OWN || !k->c->has_dtype || k->by_type[k->c->dtype] == all)
+        return;
     note(w,
          "The configuration says %s, but of %u tensors %u are f32, %u f16 and %u bf16; "
          "each is kept in its own type.",
@@ -233,12 +265,31 @@ static void note_unused(struct weights *w, const struct walk *k)
 /* ---- public ---- */
 
 int weights_bytes(const struct backend *b, const struct model_config *c,
-                  const struct tensor_set *s, size_t *out, struct err *err)
+                  const struct tensor_set *s, enum weight_format format, size_t *out,
+                  struct err *err)
 {
-    struct walk k = {.b = b, .c = c, .set = s, .err = err};
+    struct walk k = {.b = b, .c = c, .set = s, .err = err, .format = format};
     int rc = walk_all(&k);
     if (rc == 0) *out = k.bytes;
     return rc;
+}
+
+/* All matrices in the order in which they were loaded. */
+static int write_packed(struct walk *k, const struct weights *w)
+{
+    const struct matrix **m = calloc(k->n_matrices, sizeof *m);
+    if (!m) return err_set(k->err, -ENOMEM, "no memory to list the weights");
+    uint32_t n = 0;
+    m[n++] = &w->embed;
+    for (uint32_t i = 0; i < w->layers; i++) {
+        const struct layer_weights *l = &w->layer[i];
+        const struct matrix *of_layer[] = {&l->qkv, &l->o, &l->gate_up, &l->down};
+        for (size_t j = 0; j < ARRAY_LEN(of_layer); j++) m[n++] = of_layer[j];
+    }
+    if (w->head.data) m[n++] = &w->head;
+    packed_write(k->packed, m, n);
+    free(m);
+    return 0;
 }
 
 static int load(struct walk *k, struct weights *w)
@@ -251,6 +302,8 @@ static int load(struct walk *k, struct weights *w)
     w->layers = k->c->layers;
     int rc = walk_all(k);
     if (rc < 0) return rc;
+    if (k->packed) rc = write_packed(k, w);
+    if (rc < 0) return rc;
     w->bytes = k->bytes;
     note_types(w, k);
     note_unused(w, k);
@@ -258,19 +311,25 @@ static int load(struct walk *k, struct weights *w)
 }
 
 int weights_load(struct weights *out, struct backend *b, const struct model_config *c,
-                 const struct tensor_set *s, weights_progress progress, void *arg,
+                 const struct tensor_set *s, const struct weights_options *o,
                  struct err *err)
 {
     struct walk k = {.b = b,
                      .c = c,
                      .set = s,
                      .err = err,
-                     .progress = progress,
-                     .arg = arg,
+                     .format = o->format,
+                     .progress = o->progress,
+                     .arg = o->arg,
                      .w = out};
     *out = (struct weights){.backend = b};
-    int rc = weights_bytes(b, c, s, &k.total, err);
+    int rc = weights_bytes(b, c, s, o->format, &k.total, err);
+    if (rc == 0 && o->packed_dir)
+        packed_open(&k.packed, b, o->packed_dir, o->format, s);
     if (rc == 0) rc = load(&k, out);
+    if (rc == 0 && k.packed)
+        snprintf(out->packed, sizeof out->packed, "%s", packed_result(k.packed));
+    packed_close(k.packed);
     free(k.used);
     if (rc < 0) weights_close(out);
     return rc;

@@ -3,7 +3,9 @@
  * Owns     the matrices and vectors; weights_close() returns them to the backend.
  * Rule     Tied embeddings use the table for the logits even where the file also has a
  *          stray lm_head.weight (said in notes); an untied model without one
- *          does not load.  Each tensor is read by its own dtype and kept in it.
+ *          does not load.  Each tensor is read by its own dtype; matrices are kept in
+ *          it or in the format asked for, but the embedding table and the head in q8
+ *          where that is q4.  Norms and biases are f32.
  * Threads  one; the engine's.
  */
 #ifndef MODEL_WEIGHTS_H
@@ -28,20 +30,31 @@ struct weights {
     float *norm;                  // (hidden)
     struct layer_weights *layer;  // (layers)
     uint32_t layers;
-    size_t bytes;     // taken from the backend
-    char notes[512];  // what a person should know ("" or sentences), for the log
+    size_t bytes;      // taken from the backend
+    char notes[512];   // what a person should know ("" or sentences), for the log
+    char packed[512];  // what came of the packed form ("" where none was asked for)
 };
 
 /* Called now and then while loading; done and total in bytes.  May be NULL. */
 typedef void (*weights_progress)(void *arg, size_t done, size_t total);
 
+struct weights_options {
+    enum weight_format format;
+    /* The folder of the tensors' files, in which the packed form is kept too; NULL: it is
+     * neither read nor written. */
+    const char *packed_dir;
+    weights_progress progress;
+    void *arg;
+};
+
 NODISCARD int weights_load(struct weights *out, struct backend *b,
                            const struct model_config *c, const struct tensor_set *s,
-                           weights_progress progress, void *arg, struct err *err);
+                           const struct weights_options *o, struct err *err);
 void weights_close(struct weights *w);  // zero-initialised or half loaded is fine
 
 /* What weights_load will take from the backend, before anything is loaded. */
 NODISCARD int weights_bytes(const struct backend *b, const struct model_config *c,
-                            const struct tensor_set *s, size_t *out, struct err *err);
+                            const struct tensor_set *s, enum weight_format format,
+                            size_t *out, struct err *err);
 
 #endif

@@ -148,7 +148,8 @@ static void count_held(struct kvstore *kv, uint64_t now)
     kv->held_until = UINT64_MAX;
     for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
          i = slots_at(s, i)->newer) {
-        if (kv_active(kv, i) || !held(kv, KV_DEVICE, i, now)) continue;
+        if (!resting(slots_at(s, i)) || kv_active(kv, i)) continue;
+        if (!held(kv, KV_DEVICE, i, now)) continue;
         kv->n_held++;
         kv->held_until = kv_min(kv->held_until, kv_note(kv, KV_DEVICE, i)->held_until);
     }

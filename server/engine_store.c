@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define PRICE_MOST 64  // others that a second of prefill is charged for
+#define TWIN_LEAST 4   // blocks that another is going to compute, to be worth the wait
 
 /* ---- names ---- */
 
@@ -115,6 +116,29 @@ static enum sched_room has_room(void *arg, uint32_t seq, uint32_t n, uint32_t mo
     return room[kvstore_wait_room(e->o.store, n, &mine, e->now)];
 }
 
+/* Is q about to compute the blocks that r begins with, up to TWIN_LEAST of what is next? */
+static bool computes_for(const struct engine *e, const struct sched_seq *q,
+                         const struct request *r)
+{
+    const struct sched_job *j = &e->sched.jobs[q->job];
+    const struct request *other = e->orders[q->job].r;
+    bool prefill = q->state == SEQ_RUNNING && q->n_computed < j->n_prompt;
+    if (!prefill || j->paused || j->n_scored < j->to_score) return false;
+    uint32_t last = q->n_computed / KV_BLOCK_TOKENS + TWIN_LEAST - 1;
+    return last < other->n_blocks && last < (r->n_ids - 1) / KV_BLOCK_TOKENS &&
+           block_id_equal(&other->blocks[last].id, &r->blocks[last].id);
+}
+
+/* Names hold the tenant's key, so that one never waits for another tenant's. */
+static bool computing(void *arg, uint32_t seq)
+{
+    const struct engine *e = arg;
+    const struct request *r = e->orders[e->sched.seqs[seq].job].r;
+    for (uint32_t i = 0; i < e->o.max_running; i++)
+        if (i != seq && computes_for(e, &e->sched.seqs[i], r)) return true;
+    return false;
+}
+
 /* The first wake of a request is what its answer tells of; one after being put back is
  * the server's own affair. */
 static void note_wake(struct engine *e, struct order *o,
@@ -163,7 +187,7 @@ static void leave(void *arg, uint32_t seq)
 
 struct sched_store engine_sched_store(struct engine *e)
 {
-    return (struct sched_store){e, has_room, adopt, leave};
+    return (struct sched_store){e, has_room, computing, adopt, leave};
 }
 
 static uint32_t available(void *arg)

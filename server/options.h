@@ -25,6 +25,8 @@ struct options {
     bool exact;         // on a GPU: own kernels only
     char cpu_path[32];  // "": the best
     uint32_t threads;   // 0: all
+    enum weight_format weights;
+    bool packed_cache;
     enum dtype kv_type;
     uint64_t kv_bytes;   // of the KV pool; 0: see the reference
     uint32_t kv_blocks;  // overrides kv_bytes when not 0

@@ -32,6 +32,14 @@ static const struct option table[] = {
      "Instruction set of the CPU backend. Empty: the best one this CPU has."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
      "Threads of the CPU backend. 0: as many as this process may run on."},
+    {"weights", OPTION_WEIGHTS, FIELD(weights), "auto", 0, 0, "auto|bf16|q8|q4", "machine",
+     "How weights are kept in memory. auto: in the type their files have; bf16: rounded to "
+     "it; q8 and q4: to 8 and 4 bits with a scale for each 32, which takes less memory and "
+     "decodes faster. README.md says what is lost."},
+    {"packed_cache", OPTION_BOOL, FIELD(packed_cache), "true", 0, 0, NULL, "machine",
+     "Keep the weights as they lie in memory in a file in the model's directory, "
+     "dormouse-FORMAT.packed, so that the next start is quick. Where that cannot be "
+     "written, or is not what this start would write, all is the same but slower."},
     {"kv_type", OPTION_DTYPE, FIELD(kv_type), "f16", 0, 0, "f32|f16|bf16", "machine",
      "Element type of the KV cache. f16 rounds eight times finer than bf16, which holds "
      "larger values; f32 is exact and takes twice the memory."},

@@ -17,7 +17,8 @@ enum option_type {
     OPTION_SIZE,      // uint64_t bytes: 512M, 2G; K, M and G are binary
     OPTION_DURATION,  // uint32_t milliseconds, written with a unit: 30s, 250ms
     OPTION_BOOL,
-    OPTION_DTYPE
+    OPTION_DTYPE,
+    OPTION_WEIGHTS  // enum weight_format
 };
 
 struct option {

@@ -81,7 +81,8 @@ const char *option_placeholder(const struct option *o)
     switch (o->type) {
     case OPTION_STRING: return "TEXT";
     case OPTION_CHOICE:
-    case OPTION_DTYPE: return o->choices + (o->choices[0] == '|');
+    case OPTION_DTYPE:
+    case OPTION_WEIGHTS: return o->choices + (o->choices[0] == '|');
     case OPTION_COUNT: return "N";
     case OPTION_SIZE: return "SIZE";
     case OPTION_DURATION: return "TIME";
@@ -100,6 +101,7 @@ void option_expects(const struct option *o, char *buf, size_t cap)
         break;
     case OPTION_CHOICE:
     case OPTION_DTYPE:
+    case OPTION_WEIGHTS:
         snprintf(buf, cap, "%s%s",
                  o->choices[0] == '|' ? "nothing or one of " : "one of ",
                  option_placeholder(o));
@@ -211,6 +213,7 @@ int option_set(const struct option *o, void *to, const char *value, const char *
     case OPTION_DURATION: ok = set_number(o, field, value, duration_suffixes); break;
     case OPTION_BOOL: ok = set_bool(field, value); break;
     case OPTION_DTYPE: ok = dtype_parse(value, field); break;
+    case OPTION_WEIGHTS: ok = weight_format_parse(value, field); break;
     }
     if (ok) return 0;
 

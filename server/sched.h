@@ -30,16 +30,17 @@
  *   1. A step holds one token of every running reply, then prefill with what is left of
  *      step_tokens.  While replies are running, prefill is cut further to what takes about
  *      step_ns at the measured speed, but never below SCHED_MIN_CHUNK tokens.  Where only
- *      ends are left, at most SCHED_END_TOKENS of each prompt that came from the store, it is
- *      what makes the step about a quarter longer, so that those who run do not notice who
- *      wakes; until one has waited SCHED_BUMP_NS.
+ *      ends are left, at most SCHED_END_TOKENS of each prompt that came from the store, one
+ *      of them goes on with what makes the step about a quarter longer, so that those who run
+ *      do not notice who wakes; until one has waited SCHED_BUMP_NS.
  *   2. Half of the prefill goes to the oldest sequence that needs any; the other half to
  *      those with least left to do.  So a long prompt never waits for ever, and a short
  *      one does not wait for a long one.  Where half is less than SCHED_MIN_CHUNK, the two
  *      take turns.
  *   3. The first choice of a job computes the prompt; the others begin at the moment it is
  *      there (those that find place and blocks), share its blocks, and compute its last
- *      token again for logits of their own.
+ *      token again for logits of their own.  A job that begins like one in prefill starts when
+ *      that has computed what they have in common, or half of max_wait_ns has passed.
  *
  * Room
  *   4. A sequence starts when a place is free and the pool has blocks for all it knows
@@ -70,11 +71,12 @@
 
 #include "model/kv_pool.h"
 
-#define SCHED_NONE       UINT32_MAX
-#define SCHED_MIN_CHUNK  16
-#define SCHED_END_TOKENS 64
-#define SCHED_PASS_NS    UINT64_C(2000000000)
-#define SCHED_BUMP_NS    UINT64_C(5000000000)
+#define SCHED_NONE        UINT32_MAX
+#define SCHED_MIN_CHUNK   16
+#define SCHED_END_TOKENS  64
+#define SCHED_END_HISTORY 512  // tokens that cost as much to read as one to compute
+#define SCHED_PASS_NS     UINT64_C(2000000000)
+#define SCHED_BUMP_NS     UINT64_C(5000000000)
 
 enum seq_state { SEQ_FREE, SEQ_WAKING, SEQ_RUNNING, SEQ_PUT_BACK, SEQ_ENDED };
 
@@ -116,6 +118,8 @@ struct sched_store {
     /* May it start with n blocks, of which adopt() gives `most` at the most?  LATER: when
      * what is still to be copied down has been, which is not waited for for ever. */
     enum sched_room (*has_room)(void *arg, uint32_t seq, uint32_t n, uint32_t most);
+    /* Is another one computing at this moment what this one would begin with? */
+    bool (*computing)(void *arg, uint32_t seq);
     /* It starts: put the first blocks of what it knows into its table, with a reference on
      * each, but no more than cap; how many.  cap 0: what its table has is a sibling's, or it
      * computes everything.  loading: not all of them are filled yet. */

@@ -161,6 +161,15 @@ static bool younger_hold(const struct sched *s, uint32_t job, uint64_t need)
 
 enum verdict { STARTED, NOT_YET, NO_ROOM };
 
+/* Rule 3, between jobs. */
+static bool may_share_later(const struct sched *s, const struct sched_seq *q,
+                            uint64_t since, uint64_t now)
+{
+    if (!s->o.store.computing || adoptable(s, q, 0) == 0) return false;
+    if (now - since >= s->o.max_wait_ns / 2) return false;
+    return s->o.store.computing(s->o.store.arg, (uint32_t)(q - s->seqs));
+}
+
 /* Start a sequence that has a place, or that shall get one. */
 static enum verdict try_start(struct sched *s, struct sched_seq *q, uint64_t since,
                               uint64_t now)
@@ -169,6 +178,7 @@ static enum verdict try_start(struct sched *s, struct sched_seq *q, uint64_t sin
     bool wait;
     uint32_t shared = shareable(s, q, &from, &wait);
     if (wait && shared == 0) return NOT_YET;
+    if (shared == 0 && may_share_later(s, q, since, now)) return NOT_YET;
     enum sched_room room = start(s, q, from, shared);
     if (room == ROOM_NOW) return STARTED;
     if (room == ROOM_LATER || now - since < SCHED_BUMP_NS) return NO_ROOM;

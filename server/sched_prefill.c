@@ -69,21 +69,26 @@ static bool only_ends(const struct sched *s, uint64_t now)
     return true;
 }
 
-/* Tokens of a step beside replies, and in what units. */
-static uint32_t prefill_budget(const struct sched *s, uint64_t now, uint32_t *unit)
+/* Tokens of it that make a step of replies about a quarter longer; where reading its history
+ * alone costs more than that, as many as cost the same again. */
+static uint32_t end_budget(const struct sched *s, const struct sched_seq *q)
+{
+    /* Not measured yet: a careful guess. */
+    double each = s->prefill_ns > 0 ? s->prefill_ns : (double)s->o.step_ns / 64;
+    double fit = s->decode_ns / 4 / each;
+    uint32_t n = fit < SCHED_END_TOKENS ? (uint32_t)fit : SCHED_END_TOKENS;
+    uint32_t worth = q->n_computed / SCHED_END_HISTORY;
+    if (n < worth) n = worth;
+    return n > 0 ? n : 1;
+}
+
+static uint32_t prefill_budget(const struct sched *s)
 {
     uint32_t most = s->o.step_tokens - s->step.n_decode;
-    *unit = SCHED_MIN_CHUNK;
     if (s->step.n_decode == 0) return most;
 
     /* Not measured yet: a careful guess. */
-    double each = s->prefill_ns > 0 ? s->prefill_ns : (double)s->o.step_ns / 64;
-    if (only_ends(s, now)) {
-        double fit = s->decode_ns / 4 / each;
-        *unit = 1;
-        return fit < 1 ? 1 : fit < most ? (uint32_t)fit : most;
-    }
-    double fit = (double)s->o.step_ns / each;
+    double fit = s->prefill_ns > 0 ? (double)s->o.step_ns / s->prefill_ns : 64;
     if (fit < SCHED_MIN_CHUNK) fit = SCHED_MIN_CHUNK;
     return fit < most ? (uint32_t)fit / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK : most;
 }
@@ -93,9 +98,13 @@ void sched_plan_prefill(struct sched *s, uint64_t now)
     struct sched_seq *oldest = oldest_prefill(s);
     if (!oldest) return;
 
-    uint32_t unit, budget = prefill_budget(s, now, &unit);
-    uint32_t spare_logits = s->o.max_logits - s->n_running;
-    uint32_t half = budget / 2 / unit * unit;
+    uint32_t budget = prefill_budget(s), spare_logits = s->o.max_logits - s->n_running;
+    if (s->step.n_decode > 0 && only_ends(s, now)) {
+        uint32_t end = end_budget(s, oldest);
+        give(s, oldest, end < budget ? end : budget, 1, &spare_logits);
+        return;
+    }
+    uint32_t unit = SCHED_MIN_CHUNK, half = budget / 2 / unit * unit;
     if (half == 0) half = s->turn ? budget : 0;
     s->turn = !s->turn;
     budget -= give(s, oldest, half, unit, &spare_logits);

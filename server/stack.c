@@ -17,7 +17,8 @@
 static struct model_options model_limits(const struct options *o)
 {
     return (struct model_options){.max_rows = o->step_tokens,
-                                  .max_logits = o->max_running + SCORED_ROWS};
+                                  .max_logits = o->max_running + SCORED_ROWS,
+                                  .weights = {.format = o->weights}};
 }
 
 static struct engine_options engine_limits(struct stack *s,
@@ -171,7 +172,8 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     struct engine_options engine = engine_limits(s, o);
     engine.kv = NULL;  // is not there yet: as if it held every context
     size_t weights;
-    int rc = weights_bytes(s->backend, &s->config, s->tensors, &weights, err);
+    int rc =
+        weights_bytes(s->backend, &s->config, s->tensors, set->weights, &weights, err);
     if (rc) return rc;
 
     struct budget *b = &s->budget;
@@ -298,8 +300,10 @@ static int load_model(struct stack *s, const struct options *o, struct err *err)
 {
     uint64_t said = seconds();
     struct model_options rows = model_limits(o);
-    int rc = model_open(&s->model, s->backend, &s->config, s->tensors, &rows,
-                        say_progress, &said, err);
+    rows.weights.packed_dir = o->packed_cache ? o->model : NULL;
+    rows.weights.progress = say_progress;
+    rows.weights.arg = &said;
+    int rc = model_open(&s->model, s->backend, &s->config, s->tensors, &rows, err);
     if (rc) return rc;
     rc = stack_take_fingerprint(s, o, err);
     if (rc) return rc;
@@ -308,10 +312,10 @@ static int load_model(struct stack *s, const struct options *o, struct err *err)
     s->tensors = NULL;
     const struct weights *w = &s->model.weights;
     char bytes[24];
-    log_line(LOG_INFO, "weights loaded: %s, kept as the files have them (%s), %s",
-             budget_size(w->bytes, bytes), dtype_name(w->embed.type),
-             s->device ? "multiplied in that type and summed in f32"
-                       : "computed in f32");
+    log_line(LOG_INFO, "weights loaded: %s, kept as %s", budget_size(w->bytes, bytes),
+             o->weights == WEIGHT_OWN ? dtype_name(w->embed.type)
+                                      : weight_format_name(o->weights));
+    if (w->packed[0]) log_line(LOG_INFO, "%s", w->packed);
     if (w->notes[0]) log_line(LOG_WARN, "weights: %s", w->notes);
     struct kv_shape shape = model_kv_shape(&s->config, o->kv_type);
     rc = settle_pool(s, o, err);

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define MS UINT64_C(1000000)
+/* Of the kernels: raised where a change of theirs changes bits. */
+#define ARITHMETIC 2
 
 /* ---- tenants ---- */
 
@@ -85,11 +87,13 @@ static void key_tenants(struct stack *s, const struct stack_options *o)
 
 /* ---- what a block's bytes mean ---- */
 
-/* "cpu (AVX2+FMA, 2 threads)": all but the number of threads decides the bits. */
-static void arithmetic_of(const struct stack *s, char *out, size_t cap)
+/* "cpu (AVX2+FMA, 2 threads)": all but the number of threads decides the bits, and so does
+ * how the weights are kept. */
+void stack_arithmetic(const char *describe, enum weight_format format, char *out,
+                      size_t cap)
 {
-    const char *text = backend_describe(s->backend);
-    snprintf(out, cap, "%.*s", (int)strcspn(text, ","), text);
+    snprintf(out, cap, "%.*s, %s weights, %d", (int)strcspn(describe, ","), describe,
+             weight_format_name(format), ARITHMETIC);
 }
 
 /* Blocks that do not outlive the process need no hash of the weights. */
@@ -113,7 +117,8 @@ int stack_take_fingerprint(struct stack *s, const struct options *o, struct err 
                                   err);
     if (rc < 0) return rc;
     if (s->chat) chat_content_hash(s->chat, &p.chat);
-    arithmetic_of(s, p.arithmetic, sizeof p.arithmetic);
+    stack_arithmetic(backend_describe(s->backend), o->weights, p.arithmetic,
+                     sizeof p.arithmetic);
     fingerprint_make(&s->fingerprint, &p);
     return 0;
 }

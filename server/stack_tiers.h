@@ -15,6 +15,10 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
 /* While the tensors are still there; takes as long as reading them. */
 NODISCARD int stack_take_fingerprint(struct stack *s, const struct options *o,
                                      struct err *err);
+/* The fingerprint's text of what must be equal for equal bits: the backend as it describes
+ * itself, and how weights are kept.  Pure. */
+void stack_arithmetic(const char *describe, enum weight_format format, char *out,
+                      size_t cap);
 /* When model and pool are there. */
 NODISCARD int stack_open_tiers(struct stack *s, const struct stack_options *o,
                                struct err *err);

@@ -77,16 +77,16 @@ static struct buffer new_buffer(struct bench *x, uint32_t rows, uint32_t cols)
 /* ---- products ---- */
 
 static void product(struct bench *x, const char *name, uint32_t rows, uint32_t cols,
-                    enum dtype type, uint32_t n)
+                    enum weight_format format, enum dtype type, uint32_t n)
 {
     struct err err;
-    size_t bytes = backend_matrix_bytes(x->b, rows, cols, type);
+    size_t bytes = backend_matrix_bytes(x->b, format, rows, cols, type);
     uint32_t copies = (uint32_t)(((size_t)160 << 20) / bytes) + 1;
     struct matrix *m = calloc(copies, sizeof *m);
     void *data = calloc((size_t)rows * cols, dtype_bytes(type));
     struct matrix_part part = {data, type, rows, NULL};
     for (uint32_t i = 0; i < copies; i++) {
-        need(backend_matrix_load(x->b, &m[i], cols, &part, 1, &err), &err);
+        need(backend_matrix_load(x->b, &m[i], format, cols, &part, 1, &err), &err);
     }
     struct buffer in = new_buffer(x, n, cols), out = new_buffer(x, n, rows);
     set_batch(x, 1, n, n);
@@ -107,9 +107,10 @@ static void product(struct bench *x, const char *name, uint32_t rows, uint32_t c
     printf(
         "  %-8s %5u x %-4u %-4s rows %3u %9.1f us %6.1f GB/s %3.0f %%  %6.1f Gflop/s "
         "%3.0f %%\n",
-        name, rows, cols, dtype_name(type), n, s * 1e6, (double)bytes / s * 1e-9,
-        100 * (double)bytes / s / x->machine.bytes, flops * 1e-9,
-        100 * flops / x->machine.flops);
+        name, rows, cols,
+        format == WEIGHT_OWN ? dtype_name(type) : weight_format_name(format), n,
+        s * 1e6, (double)bytes / s * 1e-9, 100 * (double)bytes / s / x->machine.bytes,
+        flops * 1e-9, 100 * flops / x->machine.flops);
 
     for (uint32_t i = 0; i < copies; i++) backend_matrix_free(x->b, &m[i]);
     backend_buffer_free(x->b, &in);
@@ -187,17 +188,19 @@ static void run(uint32_t threads, const char *path)
                   {"gate_up", 3072, 576},
                   {"down", 576, 1536},
                   {"logits", 49152, 576}};
+    static const enum weight_format formats[] = {WEIGHT_OWN, WEIGHT_Q8, WEIGHT_Q4};
     static const uint32_t rows[] = {1, 4, 8, 32, 256, 512};
     for (size_t r = 0; r < ARRAY_LEN(rows); r++) {
         for (size_t i = 0; i < ARRAY_LEN(shapes) - (rows[r] > 32); i++) {
-            product(&x, shapes[i].name, shapes[i].rows, shapes[i].cols, DTYPE_BF16,
-                    rows[r]);
+            for (int f = 0; f < (i == 2 ? 3 : 1); f++)
+                product(&x, shapes[i].name, shapes[i].rows, shapes[i].cols, formats[f],
+                        DTYPE_BF16, rows[r]);
         }
     }
-    product(&x, "gate_up", 3072, 576, DTYPE_F16, 1);
-    product(&x, "gate_up", 3072, 576, DTYPE_F32, 1);
-    product(&x, "gate_up", 3072, 576, DTYPE_F16, 512);
-    product(&x, "gate_up", 3072, 576, DTYPE_F32, 512);
+    product(&x, "gate_up", 3072, 576, WEIGHT_OWN, DTYPE_F16, 1);
+    product(&x, "gate_up", 3072, 576, WEIGHT_OWN, DTYPE_F32, 1);
+    product(&x, "gate_up", 3072, 576, WEIGHT_OWN, DTYPE_F16, 512);
+    product(&x, "gate_up", 3072, 576, WEIGHT_OWN, DTYPE_F32, 512);
 
     static const uint32_t contexts[] = {1024, 4096, 8192};
     for (size_t i = 0; i < ARRAY_LEN(contexts); i++) {
@@ -215,6 +218,7 @@ static void run(uint32_t threads, const char *path)
 int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : NULL;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     printf("bench_kernels\n");
     run(1, path);
     run(2, path);

@@ -1,4 +1,6 @@
-/* bench_model.c [DIR] - prefill and decode of a model beside the machine's limits.
+/* bench_model.c [DIR [THREADS FORMAT CASE...]] - prefill and decode of a model beside the
+ * machine's limits.  A case is decode:SEQUENCES:CONTEXT or prefill:SEQUENCES:TOKENS; with some,
+ * these alone are measured and printed as "CASE tokens/s", for a script.
  *
  * A step must read every weight and all the KV of its batch once, and multiply every
  * weight with every row: both are printed over the step's time, against the read bandwidth
@@ -11,10 +13,11 @@
 
 #include <unistd.h>
 
-#define MAX_ROWS 512
-#define N_BLOCKS 576  // 8 sequences of 1,024 tokens and some more
-#define REPEATS  24
-#define MAX_SEQS 8
+#define MAX_ROWS   512
+#define N_BLOCKS   576  // 8 sequences of 1,024 tokens, or one of 8,192, and some more
+#define REPEATS    24
+#define MAX_SEQS   8
+#define MAX_TOKENS 8448
 
 static int by_size(const void *a, const void *b)
 {
@@ -53,12 +56,17 @@ static struct work work_of(const struct weights *w)
     return k;
 }
 
+/* One measurement: sequences and their context, or the tokens of each of their prompts. */
+struct measured {
+    double rate, bytes, flops;  // tokens, bytes and flops in a second
+};
+
 struct bench {
     struct fixture f;
     struct work work;
     struct machine machine;
     struct kv_table table[MAX_SEQS];
-    int32_t ids[MAX_SEQS][MAX_ROWS];
+    int32_t ids[MAX_SEQS][MAX_TOKENS];
 };
 
 static void release_all(struct bench *b)
@@ -77,86 +85,143 @@ static double flops_of(const struct bench *b, double rows, double logit_rows,
                 logit_rows * b->work.head_weights);
 }
 
-static void print_shares(const struct bench *b, double tokens, double seconds,
-                         double bytes, double flops)
+static void print_shares(const struct bench *b, struct measured m)
 {
     printf(
         "%8.1f tokens/s  %5.1f GB/s %3.0f %% of bandwidth  %6.1f Gflop/s %3.0f %% of "
         "peak\n",
-        tokens / seconds, bytes / seconds * 1e-9,
-        100 * bytes / seconds / b->machine.bytes, flops / seconds * 1e-9,
-        100 * flops / seconds / b->machine.flops);
+        m.rate, m.bytes * 1e-9, 100 * m.bytes / b->machine.bytes, m.flops * 1e-9,
+        100 * m.flops / b->machine.flops);
 }
 
-static void prefill(struct bench *b, uint32_t seqs, uint32_t tokens)
+/* A prompt of more than a step's rows takes several steps, as in the server. */
+static struct measured prefill(struct bench *b, uint32_t seqs, uint32_t tokens)
 {
     double times[5];
-    for (uint32_t n = 0; n < ARRAY_LEN(times); n++) {
-        for (uint32_t i = 0; i < seqs; i++)
-            step_add(&b->f, &b->table[i], b->ids[i], 0, tokens, tokens - 1);
+    uint32_t repeats = tokens > 2048 ? 1 : ARRAY_LEN(times), chunk = MAX_ROWS / seqs;
+    for (uint32_t n = 0; n < repeats; n++) {
         double from = machine_now();
-        step_run(&b->f);
+        for (uint32_t at = 0; at < tokens; at += chunk) {
+            uint32_t to = at + chunk < tokens ? at + chunk : tokens;
+            for (uint32_t i = 0; i < seqs; i++)
+                step_add(&b->f, &b->table[i], b->ids[i], at, to,
+                         to == tokens ? to - 1 : to);
+            step_run(&b->f);
+        }
         times[n] = machine_now() - from;
         release_all(b);
     }
-    printf("  prefill %u x %-4u            ", seqs, tokens);
-    print_shares(b, (double)seqs * tokens, median(times, ARRAY_LEN(times)),
-                 b->work.layer_bytes + b->work.head_bytes,
-                 flops_of(b, (double)seqs * tokens, seqs, tokens / 2.0));
+    double s = median(times, repeats);
+    uint32_t steps = (tokens + chunk - 1) / chunk;
+    return (struct measured){(double)seqs * tokens / s,
+                             steps * (b->work.layer_bytes + b->work.head_bytes) / s,
+                             flops_of(b, (double)seqs * tokens, seqs, tokens / 2.0) /
+                                 s};
 }
 
 /* Blocks of the context are taken but not computed: what is in them changes no time, as
  * long as it lies in memory of its own. */
-static void decode(struct bench *b, uint32_t seqs, uint32_t context)
+static struct measured decode(struct bench *b, uint32_t seqs, uint32_t context)
 {
     double times[REPEATS];
-    int32_t *ids = calloc(context + REPEATS, sizeof *ids);
     for (uint32_t i = 0; i < seqs; i++)
         fixture_require(kv_table_extend(&b->f.kv, &b->table[i], 0, context) == 0,
                         "a context", "the pool is too small");
     for (uint32_t n = 0; n < REPEATS; n++) {
         uint32_t pos = context + n;
         for (uint32_t i = 0; i < seqs; i++)
-            step_add(&b->f, &b->table[i], ids, pos, pos + 1, pos);
+            step_add(&b->f, &b->table[i], b->ids[i], pos, pos + 1, pos);
         double from = machine_now();
         step_run(&b->f);
         times[n] = machine_now() - from;
     }
     release_all(b);
-    free(ids);
 
-    double seen = context + REPEATS / 2.0;
+    double seen = context + REPEATS / 2.0, s = median(times, REPEATS);
     double kv = (double)kv_token_bytes(&b->f.kv.mem.shape) * seqs * seen;
-    printf("  decode  batch %u, context %-4u", seqs, context);
-    print_shares(b, seqs, median(times, REPEATS),
-                 b->work.layer_bytes + b->work.head_bytes + kv,
-                 flops_of(b, seqs, seqs, seen));
+    return (struct measured){seqs / s,
+                             (b->work.layer_bytes + b->work.head_bytes + kv) / s,
+                             flops_of(b, seqs, seqs, seen) / s};
 }
 
-static void run(const char *dir, uint32_t threads)
+static void open_bench(struct bench *b, const char *dir, uint32_t threads,
+                       enum weight_format format)
+{
+    struct fixture_options o = {dir,      NULL,     threads, DTYPE_F16,
+                                MAX_ROWS, N_BLOCKS, format};
+    fixture_require(fixture_open(&b->f, &o), dir, "no backend");
+    b->work = work_of(&b->f.model.weights);
+    memset(b->f.kv.mem.base, 0x11, kv_block_bytes(&b->f.kv.mem.shape) * N_BLOCKS);
+    for (uint32_t i = 0; i < MAX_SEQS; i++) {
+        b->table[i] = table_open(N_BLOCKS);
+        for (int32_t k = 0; k < MAX_TOKENS; k++)
+            b->ids[i][k] = (k * 31 + (int32_t)i * 7) % (int32_t)b->f.model.config.vocab;
+    }
+}
+
+static void close_bench(struct bench *b)
+{
+    for (uint32_t i = 0; i < MAX_SEQS; i++) free(b->table[i].blocks);
+    fixture_close(&b->f);
+}
+
+/* "decode:8:1024"; false where it is no case. */
+static bool run_case(struct bench *b, const char *text)
+{
+    char what[16];
+    unsigned seqs, tokens;
+    if (sscanf(text, "%15[a-z]:%u:%u", what, &seqs, &tokens) != 3) return false;
+    bool decodes = strcmp(what, "decode") == 0;
+    if ((!decodes && strcmp(what, "prefill") != 0) || seqs == 0 || seqs > MAX_SEQS ||
+        (uint64_t)seqs * (tokens + REPEATS + KV_BLOCK_TOKENS) > MAX_TOKENS + 512 ||
+        (!decodes && tokens == 0))
+        return false;
+    struct measured m = decodes ? decode(b, seqs, tokens) : prefill(b, seqs, tokens);
+    printf("%s %.2f\n", text, m.rate);
+    return true;
+}
+
+static void run(const char *dir, uint32_t threads, enum weight_format format)
 {
     static struct bench b;
-    struct fixture_options o = {dir, NULL, threads, DTYPE_F16, MAX_ROWS, N_BLOCKS};
-    fixture_require(fixture_open(&b.f, &o), dir, "no backend");
+    static const struct {
+        bool decodes;
+        uint32_t seqs, tokens;
+    } cases[] = {{false, 1, 512}, {false, 8, 64},  {true, 1, 0},   {true, 8, 0},
+                 {true, 1, 1024}, {true, 8, 1024}, {true, 1, 4096}};
+    open_bench(&b, dir, threads, format);
     b.machine = machine_measure(threads);
-    b.work = work_of(&b.f.model.weights);
-    memset(b.f.kv.mem.base, 0x11, kv_block_bytes(&b.f.kv.mem.shape) * N_BLOCKS);
-    for (uint32_t i = 0; i < MAX_SEQS; i++) {
-        b.table[i] = table_open(N_BLOCKS / MAX_SEQS);
-        for (int32_t k = 0; k < MAX_ROWS; k++)
-            b.ids[i][k] = (k * 31 + (int32_t)i * 7) % (int32_t)b.f.model.config.vocab;
+    printf("%s: %s weights, %s KV, read %.1f GB/s, peak %.1f Gflop/s\n",
+           backend_describe(b.f.backend), weight_format_name(format),
+           dtype_name(DTYPE_F16), b.machine.bytes * 1e-9, b.machine.flops * 1e-9);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        uint32_t seqs = cases[i].seqs, tokens = cases[i].tokens;
+        printf(cases[i].decodes ? "  decode  batch %u, context %-4u"
+                                : "  prefill %u x %-4u            ",
+               seqs, tokens);
+        print_shares(&b, cases[i].decodes ? decode(&b, seqs, tokens)
+                                          : prefill(&b, seqs, tokens));
     }
-    printf("%s: %s KV, read %.1f GB/s, peak %.1f Gflop/s\n",
-           backend_describe(b.f.backend), dtype_name(DTYPE_F16), b.machine.bytes * 1e-9,
-           b.machine.flops * 1e-9);
-    prefill(&b, 1, 512);
-    prefill(&b, 8, 64);
-    decode(&b, 1, 0);
-    decode(&b, 8, 0);
-    decode(&b, 1, 1024);
-    decode(&b, 8, 1024);
-    for (uint32_t i = 0; i < MAX_SEQS; i++) free(b.table[i].blocks);
-    fixture_close(&b.f);
+    close_bench(&b);
+}
+
+static int run_cases(int argc, char **argv)
+{
+    static struct bench b;
+    enum weight_format format;
+    long threads = strtol(argv[2], NULL, 10);
+    if (threads < 1 || threads > 64 || !weight_format_parse(argv[3], &format)) {
+        printf("bench_model: %s and %s are no threads and format\n", argv[2], argv[3]);
+        return 2;
+    }
+    open_bench(&b, argv[1], (uint32_t)threads, format);
+    for (int i = 4; i < argc; i++) {
+        if (run_case(&b, argv[i])) continue;
+        printf("bench_model: %s is no case\n", argv[i]);
+        return 2;
+    }
+    close_bench(&b);
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -169,8 +234,12 @@ int main(int argc, char **argv)
         printf("bench_model: skipped, %s is not there (make model)\n", dir);
         return 0;
     }
+    if (argc > 4) return run_cases(argc, argv);
     printf("bench_model: %s\n", dir);
-    run(dir, 1);
-    run(dir, 2);
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        run(dir, threads, WEIGHT_OWN);
+        run(dir, threads, WEIGHT_Q8);
+        run(dir, threads, WEIGHT_Q4);
+    }
     return 0;
 }

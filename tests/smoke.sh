@@ -5,7 +5,7 @@ set -eu
 server=$1
 model=${2:-models/smollm2-135m-instruct}
 log=$(mktemp)
-"$server" serve "$model" --port 0 >"$log" 2>&1 &
+"$server" serve "$model" --port 0 --packed-cache=false >"$log" 2>&1 &
 pid=$!
 trap 'kill "$pid" 2>/dev/null || :; rm -f "$log" "$log.sse"' EXIT
 

@@ -1,8 +1,8 @@
 /* attention.c - causal attention over paged KV, for decode and prefill alike.
  *
  * Exactness: positions are cut into segments of 256 at fixed places.  Within a segment a
- * query goes over its KV blocks in order with an online softmax that starts empty; the
- * segments are then joined in order.  What a query computes so depends on its position
+ * query goes over chunks of 64, at fixed places too, in order with an online softmax that
+ * starts empty; the segments are then joined in order.  What a query computes so depends on its position
  * and window only.  Around that, work is grouped freely:
  *
  *   a sequence with one row      an item is (segment, KV head), so that one long
@@ -20,11 +20,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CHUNK_BLOCKS   4
+#define CHUNK          (CHUNK_BLOCKS * KV_BLOCK_TOKENS)
 #define SEGMENT_BLOCKS 16
 #define SEGMENT        (SEGMENT_BLOCKS * KV_BLOCK_TOKENS)
 #define TILE_QUERIES   32  // query vectors of an item, where a group has no more
 
 _Static_assert(KV_BLOCK_TOKENS == PANEL, "scores of one block are one panel wide");
+_Static_assert(SEGMENT_BLOCKS % CHUNK_BLOCKS == 0, "a chunk lies in one segment");
 
 struct attention_job {
     const struct cpu *cpu;
@@ -52,8 +55,8 @@ struct tile {
     float *sum, *total;  // (queries, padded) of the segment, and of those before it
     float *m, *l;        // (queries) likewise: running maximum and sum of softmax
     float *total_m, *total_l;
-    float *scores;  // (queries, 16)
-    float *k, *v;   // one block: [dim][16] and [16][padded]
+    float *scores;  // (queries, CHUNK)
+    float *kv;      // of one chunk: K as [block][dim][16], then V as [CHUNK][padded]
 };
 
 static uint32_t most_queries(const struct backend_limits *l)
@@ -69,8 +72,7 @@ static size_t padded_dim(uint32_t dim)
 size_t cpu_attention_scratch(const struct backend_limits *l)
 {
     size_t dim = padded_dim(l->max_head_dim);
-    return most_queries(l) * (3 * dim + 4 + KV_BLOCK_TOKENS) +
-           2 * KV_BLOCK_TOKENS * dim;
+    return most_queries(l) * (3 * dim + 4 + CHUNK) + CHUNK * dim;
 }
 
 static size_t partial_floats(size_t padded)
@@ -103,20 +105,19 @@ static uint32_t first_key(const struct attention_job *j, uint32_t pos)
     return w && pos >= w ? pos - w + 1 : 0;
 }
 
-/* ---- one block ---- */
+/* ---- one chunk ---- */
 
-/* The keys of a block that a query sees: from <= i < to, none where from >= to. */
+/* The keys of a chunk that a query sees: from <= i < to, none where from >= to. */
 struct span {
     uint32_t from, to;
 };
 
-static struct span span_of(const struct tile *t, uint32_t row, uint32_t block)
+static struct span span_of(const struct tile *t, uint32_t row, uint32_t chunk)
 {
-    uint32_t base = block * KV_BLOCK_TOKENS, pos = t->pos[row];
+    uint32_t base = chunk * CHUNK, pos = t->pos[row];
     uint32_t first = first_key(t->job, pos);
-    if (pos < base || first >= base + KV_BLOCK_TOKENS) return (struct span){0, 0};
-    return (struct span){cpu_max(first, base) - base,
-                         cpu_min(pos - base + 1, KV_BLOCK_TOKENS)};
+    if (pos < base || first >= base + CHUNK) return (struct span){0, 0};
+    return (struct span){cpu_max(first, base) - base, cpu_min(pos - base + 1, CHUNK)};
 }
 
 static const char *plane_of(const struct tile *t, uint32_t block, int v)
@@ -126,46 +127,112 @@ static const char *plane_of(const struct tile *t, uint32_t block, int v)
            kv_plane_offset(&kv->shape, t->job->layer, v, t->kv_head);
 }
 
-/* Blocks of a sequence lie far apart, so the hardware cannot guess the next one.  K is
- * asked for before this block's scores and V before its values: a CPU can wait for so
- * many cache lines at a time only. */
-static void prefetch_next(const struct tile *t, uint32_t block, int v)
+/* Blocks of a sequence lie far apart, so the hardware cannot guess the next one.  What is
+ * asked for is the same block of the next chunk: a CPU can wait for so many cache lines at
+ * a time only. */
+static void prefetch_later(const struct tile *t, uint32_t block, int v)
 {
-    if (block + 1 >= t->end_block) return;
+    if (block + CHUNK_BLOCKS >= t->end_block) return;
     const struct attention_job *j = t->job;
     size_t bytes = (size_t)KV_BLOCK_TOKENS * j->dim * dtype_bytes(j->kv->shape.dtype);
-    const char *p = plane_of(t, block + 1, v);
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+    const char *p = plane_of(t, block + CHUNK_BLOCKS, v);
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
-static void load_values(const struct tile *t, uint32_t block)
+/* Blocks first <= block < end of one chunk. */
+struct blocks {
+    uint32_t first, end;
+};
+
+static void load_keys(const struct tile *t, struct blocks b)
+{
+    const struct attention_job *j = t->job;
+    size_t n = (size_t)j->dim * PANEL;
+    for (uint32_t i = b.first; i < b.end; i++) {
+        prefetch_later(t, i, 0);
+        j->cpu->path->widen(t->kv + i % CHUNK_BLOCKS * n, plane_of(t, i, 0),
+                            j->kv->shape.dtype, n);
+    }
+}
+
+static void load_values(const struct tile *t, struct blocks b)
 {
     const struct attention_job *j = t->job;
     const struct cpu_path *path = j->cpu->path;
     enum dtype type = j->kv->shape.dtype;
-    const char *v = plane_of(t, block, 1);
-    if (j->padded == j->dim) {
-        path->widen(t->v, v, type, (size_t)KV_BLOCK_TOKENS * j->dim);
-        return;
-    }
-    for (uint32_t i = 0; i < KV_BLOCK_TOKENS; i++) {
-        float *row = t->v + (size_t)i * j->padded;
-        path->widen(row, v + (size_t)i * j->dim * dtype_bytes(type), type, j->dim);
-        memset(row + j->dim, 0, (j->padded - j->dim) * sizeof *row);
+    for (uint32_t block = b.first; block < b.end; block++) {
+        prefetch_later(t, block, 1);
+        const char *v = plane_of(t, block, 1);
+        float *to =
+            t->kv + (size_t)(block % CHUNK_BLOCKS) * KV_BLOCK_TOKENS * j->padded;
+        if (j->padded == j->dim) {
+            path->widen(to, v, type, (size_t)KV_BLOCK_TOKENS * j->dim);
+            continue;
+        }
+        for (uint32_t i = 0; i < KV_BLOCK_TOKENS; i++, to += j->padded) {
+            path->widen(to, v + (size_t)i * j->dim * dtype_bytes(type), type, j->dim);
+            memset(to + j->dim, 0, (j->padded - j->dim) * sizeof *to);
+        }
     }
 }
 
-/* scores = q K^T of rows begin <= row < end. */
-static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
-                       uint32_t block)
+/* y(queries, 16 panels) of panels that lie `next` floats apart: strips for few queries. */
+static void multiply(const struct attention_job *j, uint32_t queries, uint32_t panels,
+                     uint32_t k, const float *x, size_t ldx, const float *w, size_t ldw,
+                     size_t next, float *y, size_t ldy, bool add)
+{
+    const struct cpu_path *path = j->cpu->path;
+    uint32_t p = 0, n = queries <= STRIP_ROWS ? strip_panels(queries) : 1;
+    for (; n > 1 && p + n <= panels; p += n) {
+        path->strip[DTYPE_F32](queries, n, k, x, ldx, w + p * next, ldw,
+                               (ptrdiff_t)(next * sizeof *w), y + (size_t)p * PANEL,
+                               ldy, add);
+    }
+    for (; p < panels; p++) {
+        cpu_tiles(path->tile[DTYPE_F32], queries, k, x, ldx, w + p * next, ldw,
+                  y + (size_t)p * PANEL, ldy, add);
+    }
+}
+
+/* scores(queries, 16 panels) = q K^T straight from the pool, for so few queries that
+ * widening K first would not pay. */
+static void score_few(const struct tile *t, uint32_t queries, struct blocks b,
+                      const float *q, float *scores)
 {
     const struct attention_job *j = t->job;
     const struct cpu_path *path = j->cpu->path;
-    uint32_t first = begin * j->group;
-    path->transpose(t->k, plane_of(t, block, 0), j->kv->shape.dtype, j->dim);
-    cpu_tiles(path->tile[DTYPE_F32], (end - begin) * j->group, j->dim,
-              t->q + (size_t)first * j->dim, j->dim, t->k, PANEL,
-              t->scores + (size_t)first * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS, false);
+    enum dtype type = j->kv->shape.dtype;
+    uint32_t n = queries <= STRIP_ROWS ? 2 : 1;
+    for (uint32_t i = b.first; i < b.end; i += n, scores += (size_t)n * PANEL) {
+        const char *k = plane_of(t, i, 0);
+        prefetch_later(t, i, 0);
+        if (n == 2 && i + 1 < b.end) {
+            prefetch_later(t, i + 1, 0);
+            path->strip[type](queries, 2, j->dim, q, j->dim, k, PANEL,
+                              plane_of(t, i + 1, 0) - k, scores, CHUNK, false);
+        } else {
+            path->tile[type](queries, j->dim, q, j->dim, k, PANEL, scores, CHUNK,
+                             false);
+        }
+    }
+}
+
+/* scores = q K^T of rows begin <= row < end.  K of a block is one panel as it lies. */
+static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
+                       struct blocks b)
+{
+    const struct attention_job *j = t->job;
+    size_t first = (size_t)begin * j->group, panel = (size_t)j->dim * PANEL;
+    uint32_t in_chunk = b.first % CHUNK_BLOCKS, queries = (end - begin) * j->group;
+    const float *q = t->q + first * j->dim;
+    float *scores = t->scores + first * CHUNK + (size_t)in_chunk * PANEL;
+    if (queries <= TILE_ROWS) {
+        score_few(t, queries, b, q, scores);
+        return;
+    }
+    load_keys(t, b);
+    multiply(j, queries, b.end - b.first, j->dim, q, j->dim, t->kv + in_chunk * panel,
+             PANEL, panel, scores, CHUNK, false);
 }
 
 /* Scores of one row's queries to weights; sums so far shrink to the new maximum. */
@@ -173,7 +240,7 @@ static void softmax_row(const struct tile *t, uint32_t row, struct span s)
 {
     const struct attention_job *j = t->job;
     for (uint32_t i = row * j->group; i < (row + 1) * j->group; i++) {
-        float scale = j->cpu->path->softmax(t->scores + (size_t)i * KV_BLOCK_TOKENS,
+        float scale = j->cpu->path->softmax(t->scores + (size_t)i * CHUNK, CHUNK,
                                             s.from, s.to, &t->m[i], &t->l[i]);
         if (scale == 1.0f) continue;
         float *sum = t->sum + (size_t)i * j->padded;
@@ -185,31 +252,28 @@ static void softmax_row(const struct tile *t, uint32_t row, struct span s)
 static void add_values(const struct tile *t, uint32_t row, uint32_t rows, struct span s)
 {
     const struct attention_job *j = t->job;
-    uint32_t first = row * j->group;
-    const float *p = t->scores + (size_t)first * KV_BLOCK_TOKENS + s.from;
-    for (uint32_t d = 0; d < j->padded; d += PANEL) {
-        cpu_tiles(j->cpu->path->tile[DTYPE_F32], rows * j->group, s.to - s.from, p,
-                  KV_BLOCK_TOKENS, t->v + (size_t)s.from * j->padded + d, j->padded,
-                  t->sum + (size_t)first * j->padded + d, j->padded, true);
-    }
+    size_t first = (size_t)row * j->group;
+    multiply(j, rows * j->group, j->padded / PANEL, s.to - s.from,
+             t->scores + first * CHUNK + s.from, CHUNK,
+             t->kv + (size_t)s.from * j->padded, j->padded, PANEL,
+             t->sum + first * j->padded, j->padded, true);
 }
 
-static void attend_block(const struct tile *t, uint32_t block)
+/* The rows that see any of the chunk are neighbours. */
+static void attend_chunk(const struct tile *t, uint32_t chunk, struct blocks b)
 {
-    uint32_t begin = 0, end = t->item->n_rows;  // rows that see any of it: neighbours
-    while (begin < end && span_of(t, begin, block).to == 0) begin++;
-    while (end > begin && span_of(t, end - 1, block).to == 0) end--;
+    uint32_t begin = 0, end = t->item->n_rows;
+    while (begin < end && span_of(t, begin, chunk).to == 0) begin++;
+    while (end > begin && span_of(t, end - 1, chunk).to == 0) end--;
     if (begin == end) return;
 
-    prefetch_next(t, block, 0);
-    score_rows(t, begin, end, block);
-    prefetch_next(t, block, 1);
-    load_values(t, block);
+    score_rows(t, begin, end, b);
+    load_values(t, b);
     for (uint32_t row = begin, next; row < end; row = next) {
-        struct span s = span_of(t, row, block), other = s;
+        struct span s = span_of(t, row, chunk), other = s;
         for (next = row; next < end && other.from == s.from && other.to == s.to;) {
             softmax_row(t, next++, s);
-            if (next < end) other = span_of(t, next, block);
+            if (next < end) other = span_of(t, next, chunk);
         }
         add_values(t, row, next - row, s);
     }
@@ -239,7 +303,11 @@ static void attend_segment(struct tile *t, uint32_t segment, uint32_t first_bloc
 
     uint32_t block = cpu_max(first_block, segment * SEGMENT_BLOCKS);
     t->end_block = cpu_min(last_block + 1, (segment + 1) * SEGMENT_BLOCKS);
-    for (; block < t->end_block; block++) attend_block(t, block);
+    for (uint32_t next; block < t->end_block; block = next) {
+        uint32_t chunk = block / CHUNK_BLOCKS;
+        next = cpu_min(t->end_block, (chunk + 1) * CHUNK_BLOCKS);
+        attend_chunk(t, chunk, (struct blocks){block, next});
+    }
 }
 
 static void join_segment(const struct tile *t, uint32_t segment)
@@ -285,10 +353,9 @@ static void set_up(struct tile *t, float *scratch)
     const struct attention_job *j = t->job;
     uint32_t queries = t->item->n_rows * j->group;
     size_t wide = (size_t)queries * j->padded;
-    t->k = scratch;
-    t->v = t->k + (size_t)KV_BLOCK_TOKENS * j->padded;
-    t->scores = t->v + (size_t)KV_BLOCK_TOKENS * j->padded;
-    t->q = t->scores + (size_t)queries * KV_BLOCK_TOKENS;
+    t->kv = scratch;
+    t->scores = t->kv + (size_t)CHUNK * j->padded;
+    t->q = t->scores + (size_t)queries * CHUNK;
     t->sum = t->q + wide;
     t->total = t->sum + wide;
     t->m = t->total + wide;

@@ -105,12 +105,15 @@ static void cpu_close(struct backend *b)
     cpu_attention_close(c);
     cpu_rope_close(c);
     free(c->scratch);
+    free(c->inputs);
     free(c);
 }
 
 static const struct backend_ops cpu_ops = {
     .close = cpu_close,
     .matrix_load = cpu_matrix_load,
+    .matrix_layout = CPU_MATRIX_LAYOUT,
+    .matrix_reserve = cpu_matrix_reserve,
     .matrix_free = cpu_matrix_free,
     .matrix_bytes = cpu_matrix_bytes,
     .vector_load = vector_load,

@@ -3,6 +3,7 @@
  *     cpu.c         opening, memory, the table of operations
  *     matrix.c      packing of weights, embed
  *     matmul.c      y = x W^T: tiles over panels and rows
+ *     matmul_quant.c    the same where weights are int8 or int4 (quant.h)
  *     attention.c   paged attention; rope_store beside it in rope.c
  *     rows.c        norms, activation: everything that goes row by row
  *     path*.c       inner kernels for each instruction set
@@ -45,6 +46,10 @@ struct cpu {
     float *rope_cos, *rope_sin;  // (max_rows, rope_dim / 2)
     const float *inv_freq;       // borrowed, during begin
     uint32_t *row_seq;           // (max_rows) the sequence of a row
+
+    // Inputs of the current product with quantised weights: (blocks of cols, max_rows)
+    struct quant_block *inputs;
+    uint32_t input_blocks;
 
     // Of the current attention:
     struct attention_item *items;  // (max_items)
@@ -106,7 +111,13 @@ void *cpu_scratch_alloc(struct cpu *c, size_t bytes);
 /* pool_run over `rows` in groups, or alone where rows * cols is small. */
 void cpu_run_rows(struct cpu *c, uint32_t rows, uint32_t cols, pool_fn *fn, void *arg);
 
-size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum dtype type);
+size_t cpu_panel_bytes(enum weight_format format, uint32_t cols, enum dtype type);
+size_t cpu_matrix_bytes(enum weight_format format, uint32_t rows, uint32_t cols,
+                        enum dtype type);
+#define CPU_MATRIX_LAYOUT "panels of 16, groups of 32, version 1"
+int cpu_matrix_reserve(struct backend *b, struct matrix *m,
+                       const struct matrix_part *parts, uint32_t n_parts,
+                       struct err *err);
 int cpu_matrix_load(struct backend *b, struct matrix *m,
                     const struct matrix_part *parts, uint32_t n_parts, struct err *err);
 void cpu_matrix_free(struct backend *b, struct matrix *m);
@@ -117,6 +128,11 @@ void cpu_matmul(struct backend *b, struct buffer *y, const struct matrix *m,
                 const struct buffer *x);
 void cpu_logits(struct backend *b, float *logits, const struct matrix *m,
                 const struct buffer *x);
+
+/* Room for inputs of products with quantised weights; -ENOMEM. */
+int cpu_inputs_reserve(struct cpu *c, uint32_t cols);
+void cpu_quant_multiply(struct cpu *c, float *y, const struct matrix *m, const float *x,
+                        uint32_t rows);
 
 size_t cpu_attention_scratch(const struct backend_limits *l);  // floats of one thread
 int cpu_attention_open(struct cpu *c);                         // -ENOMEM

@@ -10,27 +10,11 @@
  * over it.  Their block of x is copied together first, because rows that lie a multiple of
  * 2 KiB apart would push each other out of the caches.  Arithmetic is the limit.
  */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 
 #include <string.h>
 
-#define K_BLOCK    256    // at most; [256][16] f32 is half of a 32 KiB L1
-#define FEW_ROWS   24     // up to here, widening again for each tile is quicker
-#define CHUNK_ROWS 96     // rows that share a widened block
-#define GROUP      8      // panels of one item, at most
-#define ITEM_BYTES 65536  // of weights in one item of few rows, at most
-
-struct matmul_job {
-    const struct cpu *cpu;
-    const struct matrix *m;
-    const float *x;
-    float *y;
-    uint32_t rows;
-    uint32_t panels, group;  // all, and of one item
-    uint32_t groups;
-    uint32_t chunk;  // rows of one item
-    uint32_t k_block;
-};
+#define K_BLOCK 256  // at most; [256][16] f32 is half of a 32 KiB L1
 
 #define LDX (K_BLOCK + PANEL)  // between rows of the copied x: no power of two
 
@@ -46,47 +30,24 @@ static uint32_t k_block_of(uint32_t cols)
     return cpu_ceil_div(cols, cpu_ceil_div(cols, K_BLOCK));
 }
 
-/* Where the outputs of a panel go: into y, or where y has fewer than 16 columns left,
- * into `spill`, from which copy_spill takes them. */
-struct target {
-    float *y;
-    size_t ldy;
-};
-
-static struct target target_of(const struct matmul_job *j, uint32_t panel, uint32_t row,
-                               float *spill)
-{
-    if (j->m->rows - panel * PANEL < PANEL) return (struct target){spill, PANEL};
-    return (struct target){j->y + (size_t)row * j->m->rows + panel * PANEL, j->m->rows};
-}
-
-static void copy_spill(const struct matmul_job *j, uint32_t panel, uint32_t row,
-                       uint32_t rows, const float *spill)
-{
-    uint32_t left = j->m->rows - panel * PANEL;
-    if (left >= PANEL) return;
-    float *y = j->y + (size_t)row * j->m->rows + panel * PANEL;
-    for (uint32_t r = 0; r < rows; r++) {
-        memcpy(y + (size_t)r * j->m->rows, spill + r * PANEL, left * sizeof *y);
-    }
-}
-
-static void add_bias(const struct matmul_job *j, uint32_t panel, uint32_t row,
-                     uint32_t rows)
-{
-    if (!j->m->bias) return;
-    uint32_t n = cpu_min(PANEL, j->m->rows - panel * PANEL);
-    const float *bias = j->m->bias + panel * PANEL;
-    for (uint32_t r = row; r < row + rows; r++) {
-        float *y = j->y + (size_t)r * j->m->rows + panel * PANEL;
-        for (uint32_t c = 0; c < n; c++) y[c] += bias[c];
-    }
-}
-
 static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
 {
     return (const char *)m->data +
            ((size_t)panel * m->cols + k) * PANEL * dtype_bytes(m->type);
+}
+
+/* Whole panels p .. p + n - 1, in one strip. */
+static void strip_rows(const struct matmul_job *j, uint32_t p, uint32_t n)
+{
+    const struct matrix *m = j->m;
+    ptrdiff_t next = (ptrdiff_t)cpu_panel_bytes(m->format, m->cols, m->type);
+    float *y = j->y + (size_t)p * PANEL;
+    for (uint32_t k = 0; k < m->cols; k += j->k_block) {
+        j->cpu->path->strip[m->type](j->rows, n, cpu_min(j->k_block, m->cols - k),
+                                     j->x + k, m->cols, block_of(m, p, k), PANEL, next,
+                                     y, m->rows, k > 0);
+    }
+    for (uint32_t i = 0; i < n; i++) add_bias(j, p + i, 0, j->rows);
 }
 
 static void few_rows(void *arg, uint32_t i, uint32_t thread)
@@ -94,8 +55,11 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
     (void)thread;
     const struct matmul_job *j = arg;
     const struct matrix *m = j->m;
-    uint32_t end = cpu_min(j->panels, (i + 1) * j->group);
-    for (uint32_t p = i * j->group; p < end; p++) {
+    uint32_t p = i * j->group, end = cpu_min(j->panels, (i + 1) * j->group);
+    uint32_t n = j->rows <= STRIP_ROWS ? strip_panels(j->rows) : 1;
+    for (; n > 1 && p + n <= end && (p + n) * PANEL <= m->rows; p += n)
+        strip_rows(j, p, n);
+    for (; p < end; p++) {
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {
@@ -140,33 +104,16 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
     }
 }
 
-/* Panels of an item: as many as `most`, but several items for every thread. */
-static uint32_t group_of(const struct matmul_job *j, uint32_t chunks, uint32_t most)
-{
-    uint64_t items = (uint64_t)j->panels * chunks;
-    uint64_t fair = items / (4 * j->cpu->base.threads);
-    if (fair < most) most = (uint32_t)fair;
-    return most ? most : 1;
-}
-
 static void multiply(struct cpu *c, float *y, const struct matrix *m, const float *x,
                      uint32_t rows)
 {
-    struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
-    j.panels = cpu_ceil_div(m->rows, PANEL);
-    j.k_block = k_block_of(m->cols);
-    if (rows <= FEW_ROWS) {
-        size_t panel_bytes = (size_t)m->cols * PANEL * dtype_bytes(m->type);
-        j.group = group_of(&j, 1, (uint32_t)(ITEM_BYTES / panel_bytes));
-        pool_run(c->pool, cpu_ceil_div(j.panels, j.group), few_rows, &j);
+    if (m->format != WEIGHT_OWN) {
+        cpu_quant_multiply(c, y, m, x, rows);
         return;
     }
-    uint32_t chunks = cpu_ceil_div(rows, CHUNK_ROWS);
-    j.chunk = cpu_ceil_div(rows, chunks);
-    chunks = cpu_ceil_div(rows, j.chunk);
-    j.group = group_of(&j, chunks, GROUP);
-    j.groups = cpu_ceil_div(j.panels, j.group);
-    pool_run(c->pool, chunks * j.groups, many_rows, &j);
+    struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
+    j.k_block = k_block_of(m->cols);
+    matmul_run(&j, few_rows, many_rows);
 }
 
 void cpu_matmul(struct backend *b, struct buffer *y, const struct matrix *m,

@@ -4,19 +4,26 @@
  *                         W[16p][1]   W[16p+1][1]  ...  W[16p+15][1]
  *                         ...
  *
- * in the matrix' own element type.  One pass over a panel computes 16 outputs with all
- * loads in sequence, whatever the number of rows of x.  Outputs past the last are zero.
+ * in the matrix' own element type, or in groups of 32 along k as quant.h has them.  One
+ * pass over a panel computes 16 outputs with all loads in sequence, whatever the number of
+ * rows of x.  Outputs past the last are zero.
  */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum dtype type)
+size_t cpu_panel_bytes(enum weight_format format, uint32_t cols, enum dtype type)
 {
-    size_t bytes;
-    uint64_t padded = ALIGN_UP((uint64_t)rows, PANEL);
-    if (__builtin_mul_overflow(padded, (uint64_t)cols * dtype_bytes(type), &bytes))
+    if (format == WEIGHT_OWN) return (size_t)cols * PANEL * dtype_bytes(type);
+    return cpu_ceil_div(cols, QUANT_GROUP) * quant_group_bytes(format);
+}
+
+size_t cpu_matrix_bytes(enum weight_format format, uint32_t rows, uint32_t cols,
+                        enum dtype type)
+{
+    size_t bytes, panel = cpu_panel_bytes(format, cols, type);
+    if (__builtin_mul_overflow((size_t)cpu_ceil_div(rows, PANEL), panel, &bytes))
         return 0;
     return bytes;
 }
@@ -37,8 +44,7 @@ static const void *find_row(const struct pack_job *j, uint32_t row, enum dtype *
            (size_t)row * j->m->cols * dtype_bytes(part->type);
 }
 
-/* Write one row of `type` down column `column` of a panel of the matrix' type, which is
- * the same or f32. */
+/* Write one row of `type` down column `column` of a panel of the matrix' type. */
 static void pack_row(void *panel, enum dtype to, uint32_t column, const void *src,
                      enum dtype type, uint32_t cols)
 {
@@ -51,7 +57,31 @@ static void pack_row(void *panel, enum dtype to, uint32_t column, const void *sr
         return;
     }
     for (uint32_t k = 0; k < cols; k++) {
-        memcpy((uint16_t *)panel + (size_t)k * PANEL + column, s + (size_t)2 * k, 2);
+        uint16_t *at = (uint16_t *)panel + (size_t)k * PANEL + column;
+        if (to == type) {
+            memcpy(at, s + (size_t)2 * k, 2);
+        } else {
+            float v;
+            dtype_to_f32(&v, s + k * dtype_bytes(type), type, 1);
+            dtype_from_f32(at, &v, to, 1);
+        }
+    }
+}
+
+/* A panel in groups of 32; what is past the last output or input counts as zero. */
+static void pack_groups(const struct pack_job *j, uint32_t p, char *panel)
+{
+    const struct matrix *m = j->m;
+    for (uint32_t k = 0; k < m->cols; k += QUANT_GROUP) {
+        float w[PANEL][QUANT_GROUP] = {{0}};
+        for (uint32_t c = 0; c < PANEL && p * PANEL + c < m->rows; c++) {
+            enum dtype type;
+            const char *src = find_row(j, p * PANEL + c, &type);
+            dtype_to_f32(w[c], src + k * dtype_bytes(type), type,
+                         cpu_min(QUANT_GROUP, m->cols - k));
+        }
+        quant_pack(panel, m->format, w);
+        panel += quant_group_bytes(m->format);
     }
 }
 
@@ -60,8 +90,12 @@ static void pack_panel(void *arg, uint32_t p, uint32_t thread)
     (void)thread;
     const struct pack_job *j = arg;
     const struct matrix *m = j->m;
-    size_t bytes = (size_t)m->cols * PANEL * dtype_bytes(m->type);
+    size_t bytes = cpu_panel_bytes(m->format, m->cols, m->type);
     char *panel = (char *)m->data + p * bytes;
+    if (m->format != WEIGHT_OWN) {
+        pack_groups(j, p, panel);
+        return;
+    }
     if (m->rows - p * PANEL < PANEL) memset(panel, 0, bytes);
     for (uint32_t c = 0; c < PANEL && p * PANEL + c < m->rows; c++) {
         enum dtype type;
@@ -70,9 +104,12 @@ static void pack_panel(void *arg, uint32_t p, uint32_t thread)
     }
 }
 
-int cpu_matrix_load(struct backend *b, struct matrix *m,
-                    const struct matrix_part *parts, uint32_t n_parts, struct err *err)
+int cpu_matrix_reserve(struct backend *b, struct matrix *m,
+                       const struct matrix_part *parts, uint32_t n_parts,
+                       struct err *err)
 {
+    if (m->format != WEIGHT_OWN && cpu_inputs_reserve(cpu_of(b), m->cols))
+        return err_set(err, -ENOMEM, "no memory for inputs of %u columns", m->cols);
     m->data = cpu_alloc(m->bytes);
     if (m->data && parts[0].bias)
         m->bias = cpu_alloc((size_t)m->rows * sizeof *m->bias);
@@ -80,12 +117,22 @@ int cpu_matrix_load(struct backend *b, struct matrix *m,
         free(m->data);
         return err_set(err, -ENOMEM,
                        "no memory for a matrix of %u rows and %u columns in %s",
-                       m->rows, m->cols, dtype_name(m->type));
+                       m->rows, m->cols,
+                       m->format == WEIGHT_OWN ? dtype_name(m->type)
+                                               : weight_format_name(m->format));
     }
     float *bias = m->bias;
     for (uint32_t i = 0; bias && i < n_parts; bias += parts[i++].rows) {
         memcpy(bias, parts[i].bias, parts[i].rows * sizeof *bias);
     }
+    return 0;
+}
+
+int cpu_matrix_load(struct backend *b, struct matrix *m,
+                    const struct matrix_part *parts, uint32_t n_parts, struct err *err)
+{
+    int rc = cpu_matrix_reserve(b, m, parts, n_parts, err);
+    if (rc) return rc;
     struct pack_job j = {m, parts, n_parts};
     pool_run(cpu_of(b)->pool, (m->rows - 1) / PANEL + 1, pack_panel, &j);
     return 0;
@@ -111,6 +158,12 @@ static void embed_row(void *arg, uint32_t r, uint32_t thread)
     const struct embed_job *j = arg;
     const struct matrix *t = j->table;
     uint32_t id = (uint32_t)j->ids[r];
+    if (t->format != WEIGHT_OWN) {
+        size_t bytes = cpu_panel_bytes(t->format, t->cols, t->type);
+        quant_unpack_row(cpu_row(j->x, r), (const char *)t->data + id / PANEL * bytes,
+                         t->format, id % PANEL, t->cols);
+        return;
+    }
     size_t at = (size_t)(id / PANEL) * PANEL * t->cols + id % PANEL;
     size_t size = dtype_bytes(t->type);
     const char *src = (const char *)t->data + at * size;

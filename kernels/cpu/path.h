@@ -6,17 +6,20 @@
  *
  * Exact    within one path, each output element is computed by operations that depend
  *          on its own inputs only: not on `rows`, not on its place in a vector register.
- *          Paths may differ from each other in the last bits.
+ *          Paths may differ from each other in the last bits, but for the quant_*
+ *          functions, which are the same bits on all of them.
  *
  * A panel is 16 outputs of a matrix side by side, [k][16]; see matrix.c.
  */
 #ifndef KERNELS_CPU_PATH_H
 #define KERNELS_CPU_PATH_H
 
-#include "kernels/dtype.h"
+#include "kernels/cpu/quant.h"
 
 #define PANEL     16  // outputs in a panel
 #define TILE_ROWS 6   // most rows of one tile
+
+_Static_assert(PANEL == QUANT_PANEL, "all weights are packed in panels of one width");
 
 /* One tile: y(rows, 16) = x(rows, k) w(k, 16), or added to y; 1 <= rows <= TILE_ROWS.
  * Each element is the sum over ascending k, from zero, by multiply-add; `add` then adds
@@ -25,11 +28,31 @@
 typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
                      const void *w, size_t ldw, float *y, size_t ldy, bool add);
 
+/* A strip: the tiles of `panels` panels, `next` bytes apart, side by side in y; the same
+ * bits.  So few rows make enough independent sums to fill the multipliers.
+ * rows * panels <= TILE_ROWS. */
+typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
+                      size_t ldy, bool add);
+
+#define STRIP_ROWS 3  // most rows for which a strip has several panels
+
+/* Panels of a strip for 1 <= rows <= STRIP_ROWS. */
+static inline uint32_t strip_panels(uint32_t rows)
+{
+    return rows == 1 ? 4 : 2;
+}
+
 struct cpu_path {
     const char *name;      // for cpu_path
     const char *describe;  // for people
 
     tile_fn *tile[3];  // by the dtype of w
+    strip_fn *strip[3];
+
+    quant_tile_fn *quant_tile[QUANT_KINDS];
+    quant_inputs_fn *quant_inputs;
+    quant_widen_fn *quant_widen;
 
     void (*widen)(float *dst, const void *src, enum dtype t, size_t n);  // exact
 
@@ -37,15 +60,13 @@ struct cpu_path {
      * turn a whole attention row into NaN. */
     void (*narrow)(void *dst, const float *src, enum dtype t, size_t n);
 
-    /* dst[d][16] = the [16][n] rows of src, widened. */
-    void (*transpose)(float *dst, const void *src, enum dtype t, uint32_t n);
-
-    /* One block of online softmax (Milakov and Gimelshein, 2018).  s holds 16 scores; those
-     * of from <= i < to count.  With m' = max(*m, them): s becomes exp(s - m'), 0 where it
+    /* One step of online softmax (Milakov and Gimelshein, 2018).  s holds n scores, n a
+     * multiple of 16 up to 64; those of from <= i < to count, at least one.  With m' = max(*m, them): s becomes exp(s - m'), 0 where it
      * does not count; *l becomes *l exp(*m - m') + sum(s); *m becomes m'.  Answers
      * exp(*m - m'), by which the caller scales what it has summed so far.
      * exp is within 2 ulp above -87.3, and 0 below. */
-    float (*softmax)(float s[16], uint32_t from, uint32_t to, float *m, float *l);
+    float (*softmax)(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+                     float *l);
 
     /* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);

@@ -140,6 +140,78 @@ static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
     tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
 }
 
+/* Sum number n of six, in variables as above. */
+#define SUM(n)                                                                         \
+    ((n) == 0 ? &a : (n) == 1 ? &b : (n) == 2 ? &c : (n) == 3 ? &d : (n) == 4 ? &e : &f)
+
+/* Element k of all rows with panel p. */
+#define STRIP_PANEL(p)                                                                 \
+    if (panels > (p)) {                                                                \
+        const void *at = (const char *)w + (p)*next;                                   \
+        __m256 low = load8(at, t, i * ldw), high = load8(at, t, i * ldw + 8);          \
+        multiply_add(SUM((p)*rows), x + i, low, high);                                 \
+        if (rows > 1) multiply_add(SUM((p)*rows + 1), x + ldx + i, low, high);         \
+        if (rows > 2) multiply_add(SUM((p)*rows + 2), x + 2 * ldx + i, low, high);     \
+    }
+
+ALWAYS_INLINE void strip_of(enum dtype t, const uint32_t rows, const uint32_t panels,
+                            uint32_t k, const float *x, size_t ldx, const void *w,
+                            size_t ldw, ptrdiff_t next, float *y, size_t ldy, bool add)
+{
+    struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
+    for (uint32_t i = 0; i < k; i++) {
+        STRIP_PANEL(0)
+        STRIP_PANEL(1)
+        STRIP_PANEL(2)
+        STRIP_PANEL(3)
+    }
+    for (uint32_t p = 0; p < panels; p++) {
+        for (uint32_t r = 0; r < rows; r++)
+            put(SUM(p * rows + r), y + r * ldy + (size_t)p * PANEL, add);
+    }
+}
+
+ALWAYS_INLINE void strip(enum dtype t, uint32_t rows, uint32_t panels, uint32_t k,
+                         const float *x, size_t ldx, const void *w, size_t ldw,
+                         ptrdiff_t next, float *y, size_t ldy, bool add)
+{
+    if (rows == 1 && panels == 4) {
+        strip_of(t, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else if (rows == 1 && panels == 2) {
+        strip_of(t, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else if (rows == 2 && panels == 2) {
+        strip_of(t, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else if (rows == 3 && panels == 2) {
+        strip_of(t, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+    } else {
+        for (uint32_t p = 0; p < panels; p++) {
+            tile(t, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
+                 y + (size_t)p * PANEL, ldy, add);
+        }
+    }
+}
+
+static void strip_f32(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
+                      size_t ldy, bool add)
+{
+    strip(DTYPE_F32, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
+}
+
+static void strip_f16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
+                      size_t ldy, bool add)
+{
+    strip(DTYPE_F16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
+}
+
+static void strip_bf16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
+                       size_t ldy, bool add)
+{
+    strip(DTYPE_BF16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
+}
+
 /* ---- conversion ---- */
 
 static void widen(float *dst, const void *src, enum dtype t, size_t n)
@@ -191,58 +263,6 @@ static void narrow(void *dst, const float *src, enum dtype t, size_t n)
     }
 }
 
-/* Rows of eight 16-bit elements to columns. */
-ALWAYS_INLINE void transpose8(__m128i r[8])
-{
-    __m128i a[8], b[8];
-    for (int i = 0; i < 4; i++) {
-        a[2 * i] = _mm_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
-        a[2 * i + 1] = _mm_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; i++) {
-        b[4 * i] = _mm_unpacklo_epi32(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm_unpackhi_epi32(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm_unpacklo_epi32(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm_unpackhi_epi32(a[4 * i + 1], a[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[2 * i] = _mm_unpacklo_epi64(b[i], b[i + 4]);
-        r[2 * i + 1] = _mm_unpackhi_epi64(b[i], b[i + 4]);
-    }
-}
-
-ALWAYS_INLINE void transpose_half(float *dst, const uint16_t *src, enum dtype t,
-                                  uint32_t n, uint32_t i)
-{
-    for (uint32_t c = 0; c < PANEL; c += 8) {
-        __m128i r[8];
-        for (uint32_t k = 0; k < 8; k++) {
-            r[k] = _mm_loadu_si128((const __m128i *)(src + (size_t)(c + k) * n + i));
-        }
-        transpose8(r);
-        for (uint32_t k = 0; k < 8; k++) {
-            __m256 v = t == DTYPE_F16 ? _mm256_cvtph_ps(r[k]) : widen_bf16(r[k]);
-            _mm256_storeu_ps(dst + (size_t)(i + k) * PANEL + c, v);
-        }
-    }
-}
-
-static void transpose(float *dst, const void *src, enum dtype t, uint32_t n)
-{
-    uint32_t i = 0;
-    if (t == DTYPE_F16) {
-        for (; i + 8 <= n; i += 8) transpose_half(dst, src, DTYPE_F16, n, i);
-    } else if (t == DTYPE_BF16) {
-        for (; i + 8 <= n; i += 8) transpose_half(dst, src, DTYPE_BF16, n, i);
-    }
-    for (; i < n; i++) {
-        for (uint32_t c = 0; c < PANEL; c++) {
-            size_t at = ((size_t)c * n + i) * dtype_bytes(t);
-            dtype_to_f32(dst + (size_t)i * PANEL + c, (const char *)src + at, t, 1);
-        }
-    }
-}
-
 /* ---- exp ---- */
 
 /* exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2, ln 2 in two parts,
@@ -271,26 +291,35 @@ ALWAYS_INLINE __m256 exp8(__m256 x)
     return _mm256_andnot_ps(_mm256_cmp_ps(x, least, _CMP_LT_OQ), p);
 }
 
-static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l)
+/* The scores of from <= i < to in lanes i .. i+7 of s, minus infinity in the others. */
+ALWAYS_INLINE __m256 masked(const float *s, uint32_t i, uint32_t from, uint32_t to)
 {
-    __m256 a = _mm256_loadu_ps(s), b = _mm256_loadu_ps(s + 8);
-    if (to - from < 16) {
-        const __m256 none = _mm256_set1_ps(-INFINITY);
-        __m256i low = _mm256_andnot_si256(lanes(from), lanes(to));
-        __m256i high = _mm256_andnot_si256(lanes(from < 8 ? 0 : from - 8),
-                                           lanes(to < 8 ? 0 : to - 8));
-        a = _mm256_blendv_ps(none, a, _mm256_castsi256_ps(low));
-        b = _mm256_blendv_ps(none, b, _mm256_castsi256_ps(high));
-    }
+    __m256i keep =
+        _mm256_andnot_si256(lanes(from > i ? from - i : 0), lanes(to > i ? to - i : 0));
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), _mm256_loadu_ps(s + i),
+                            _mm256_castsi256_ps(keep));
+}
 
-    float seen = max8(_mm256_max_ps(a, b)), scale = 1.0f;
+static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+                     float *l)
+{
+    __m256 most = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
+    bool whole = to - from == n;
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = whole ? _mm256_loadu_ps(s + i) : masked(s, i, from, to);
+        if (!whole) _mm256_storeu_ps(s + i, v);
+        most = _mm256_max_ps(most, v);
+    }
+    float seen = max8(most), scale = 1.0f;
     float top = seen > *m ? seen : *m;
     if (top != *m) scale = _mm256_cvtss_f32(exp8(_mm256_set1_ps(*m - top)));
-    a = exp8(_mm256_sub_ps(a, _mm256_set1_ps(top)));
-    b = exp8(_mm256_sub_ps(b, _mm256_set1_ps(top)));
-    _mm256_storeu_ps(s, a);
-    _mm256_storeu_ps(s + 8, b);
-    *l = fmaf(*l, scale, sum8(_mm256_add_ps(a, b)));
+    __m256 by = _mm256_set1_ps(top);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = exp8(_mm256_sub_ps(_mm256_loadu_ps(s + i), by));
+        _mm256_storeu_ps(s + i, v);
+        sum = _mm256_add_ps(sum, v);
+    }
+    *l = fmaf(*l, scale, sum8(sum));
     *m = top;
     return scale;
 }
@@ -357,9 +386,16 @@ const struct cpu_path cpu_path_avx2 = {
     .name = "avx2",
     .describe = "AVX2+FMA",
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .strip =
+        {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
+    .quant_tile = {[QUANT_Q8] = quant_tile_q8_avx2,
+                   [QUANT_Q4] = quant_tile_q4_avx2,
+                   [QUANT_WIDE_Q8] = quant_tile_wide_q8_avx2,
+                   [QUANT_WIDE_Q4] = quant_tile_wide_q4_avx2},
+    .quant_inputs = quant_inputs_avx2,
+    .quant_widen = quant_widen_avx2,
     .widen = widen,
     .narrow = narrow,
-    .transpose = transpose,
     .softmax = softmax,
     .rmsnorm = rmsnorm,
     .add = add,

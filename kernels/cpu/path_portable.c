@@ -52,6 +52,20 @@ static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
     tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
 }
 
+#define STRIP(name, tile)                                                              \
+    static void name(uint32_t rows, uint32_t panels, uint32_t k, const float *x,       \
+                     size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,  \
+                     size_t ldy, bool add)                                             \
+    {                                                                                  \
+        for (uint32_t p = 0; p < panels; p++) {                                        \
+            tile(rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,          \
+                 y + (size_t)p * PANEL, ldy, add);                                     \
+        }                                                                              \
+    }
+STRIP(strip_f32, tile_f32)
+STRIP(strip_f16, tile_f16)
+STRIP(strip_bf16, tile_bf16)
+
 /* ---- conversion ---- */
 
 static void narrow(void *dst, const float *src, enum dtype t, size_t n)
@@ -65,15 +79,6 @@ static void narrow(void *dst, const float *src, enum dtype t, size_t n)
         if (v > 65504.0f) v = 65504.0f;
         if (v < -65504.0f) v = -65504.0f;
         ((uint16_t *)dst)[i] = dtype_f32_to_f16(v);
-    }
-}
-
-static void transpose(float *dst, const void *src, enum dtype t, uint32_t n)
-{
-    for (uint32_t c = 0; c < PANEL; c++) {
-        for (uint32_t i = 0; i < n; i++) {
-            dst[i * PANEL + c] = load(src, t, (size_t)c * n + i);
-        }
     }
 }
 
@@ -106,12 +111,13 @@ static inline float exp_lane(float x)
     return x < -87.3f ? 0 : p * two_n;
 }
 
-static float softmax(float s[16], uint32_t from, uint32_t to, float *m, float *l)
+static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+                     float *l)
 {
     float top = *m;
     for (uint32_t i = from; i < to; i++) top = s[i] > top ? s[i] : top;
     float scale = exp_lane(*m - top), sum = 0;
-    for (uint32_t i = 0; i < 16; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         s[i] = i >= from && i < to ? exp_lane(s[i] - top) : 0;
         sum += s[i];
     }
@@ -158,9 +164,16 @@ const struct cpu_path cpu_path_portable = {
     .name = "portable",
     .describe = "portable C",
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .strip =
+        {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
+    .quant_tile = {[QUANT_Q8] = quant_tile_q8_portable,
+                   [QUANT_Q4] = quant_tile_q4_portable,
+                   [QUANT_WIDE_Q8] = quant_tile_wide_q8_portable,
+                   [QUANT_WIDE_Q4] = quant_tile_wide_q4_portable},
+    .quant_inputs = quant_inputs_portable,
+    .quant_widen = quant_widen_portable,
     .widen = dtype_to_f32,
     .narrow = narrow,
-    .transpose = transpose,
     .softmax = softmax,
     .rmsnorm = rmsnorm,
     .add = add,

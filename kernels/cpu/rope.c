@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 int cpu_rope_open(struct cpu *c)
 {
@@ -61,6 +62,22 @@ struct store_job {
     const struct attention_shape *shape;
 };
 
+/* Down column `token` of the plane [dim][16]. */
+static void store_key(const struct cpu_path *path, char *plane,
+                      const struct kv_shape *kv, const float *k, uint32_t token)
+{
+    size_t bytes = dtype_bytes(kv->dtype);
+    char narrow[32 * sizeof(float)];
+    for (uint32_t d = 0; d < kv->head_dim; d += 32) {
+        uint32_t n = cpu_min(32, kv->head_dim - d);
+        path->narrow(narrow, k + d, kv->dtype, n);
+        for (uint32_t i = 0; i < n; i++) {
+            char *to = plane + ((size_t)(d + i) * KV_BLOCK_TOKENS + token) * bytes;
+            memcpy(to, narrow + i * bytes, bytes);
+        }
+    }
+}
+
 static void store_row(void *arg, uint32_t r, uint32_t thread)
 {
     (void)thread;
@@ -80,13 +97,14 @@ static void store_row(void *arg, uint32_t r, uint32_t thread)
 
     const uint32_t *table = t->blocks + t->block_start[j->cpu->row_seq[r]];
     uint32_t block = table[t->pos[r] / KV_BLOCK_TOKENS];
-    char *base = (char *)j->kv->base + block * kv_block_bytes(kv) +
-                 (size_t)(t->pos[r] % KV_BLOCK_TOKENS) * dim * dtype_bytes(kv->dtype);
+    uint32_t token = t->pos[r] % KV_BLOCK_TOKENS;
+    char *base = (char *)j->kv->base + block * kv_block_bytes(kv);
     for (uint32_t h = 0; h < kv->kv_heads; h++) {
-        path->narrow(base + kv_plane_offset(kv, j->layer, 0, h), k + (size_t)h * dim,
-                     kv->dtype, dim);
-        path->narrow(base + kv_plane_offset(kv, j->layer, 1, h), v + (size_t)h * dim,
-                     kv->dtype, dim);
+        store_key(path, base + kv_plane_offset(kv, j->layer, 0, h), kv,
+                  k + (size_t)h * dim, token);
+        path->narrow(base + kv_plane_offset(kv, j->layer, 1, h) +
+                         (size_t)token * dim * dtype_bytes(kv->dtype),
+                     v + (size_t)h * dim, kv->dtype, dim);
     }
 }
 

@@ -182,7 +182,8 @@ bool cuda_on_device(const struct cuda *c, const void *p);  // whether p is of th
 
 uint32_t cuda_ld(uint32_t cols,
                  enum dtype type);  // elements of a row of a matrix or image
-size_t cuda_matrix_bytes(uint32_t rows, uint32_t cols, enum dtype type);
+size_t cuda_matrix_bytes(enum weight_format format, uint32_t rows, uint32_t cols,
+                         enum dtype type);
 int cuda_matrix_load(struct backend *b, struct matrix *m,
                      const struct matrix_part *parts, uint32_t n_parts,
                      struct err *err);

@@ -24,7 +24,8 @@ def model_dir(name):
 
 
 class Server:
-    """Runs `dormouse serve MODEL FLAGS...`; as a context manager it also stops it."""
+    """Runs `dormouse serve MODEL FLAGS...`; as a context manager it also stops it.  Nothing is
+    written beside the model unless a flag asks for it."""
 
     def __init__(self, model, *flags, env=None, wait=True, timeout=120, preexec=None,
                  program=PROGRAM):
@@ -32,7 +33,7 @@ class Server:
         command = [program, "serve", model_dir(model), "--port", "0", *flags]
         self.process = subprocess.Popen(
             command, stdout=self.log_file, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}, preexec_fn=preexec)
+            stdin=subprocess.DEVNULL, env={"DORMOUSE_PACKED_CACHE": "false", **os.environ, **(env or {})}, preexec_fn=preexec)
         self.name = os.path.basename(model.rstrip("/"))
         self.base = None
         if wait:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from server import Server, together
-from sleepers import BLOCK, storm, ask, cached, prompt_of, slot_count, tiers, wait_copied
+from sleepers import BLOCK, storm, ask, cached, prompt_of, slot_count, tiers, wait_copied, wait_slots
 
 pytestmark = storm
 
@@ -75,7 +75,20 @@ def test_sleeping_conversations_are_listed_and_wake_also_after_a_restart(tmp_pat
         assert slot_count(folder) >= SLEEPERS * BLOCKS
         assert wake_at_random(server, said, 2) >= most * 0.9
         restarted = names(server)
+        assert {f"sleeper-{i}" for i in range(SLEEPERS)} <= set(restarted)
     with capsys.disabled():
         print(f"\n{SLEEPERS} conversations of {BLOCKS} blocks asleep: {bytes_each:.0f} bytes of "
               f"memory each; ready {ready:.2f} s after a restart; "
               f"{len(listed)} listed, {len(restarted)} after it")
+
+
+def test_conversations_that_come_faster_than_they_fall_asleep_are_kept(tmp_path):
+    """Nobody waits between the turns of eight clients: room is made by saving, not by losing."""
+    folder, count = tmp_path / "kv", 600
+    flags = tiers(LOT * BLOCKS, ssd=folder, slots=count * (BLOCKS + 1),
+                  timing=("--margin", "1M", "--max-stores", "32"))
+    with Server("tiny-rand", *flags) as server:
+        together([(lambda i=i: ask(server, prompt(i), 4, name_of(i))) for i in range(count)], 8)
+        assert wait_slots(folder, count * BLOCKS * 0.8) >= count * BLOCKS * 0.8
+        lost = server.metrics_sum("dormouse_lost_blocks_total")
+    assert lost <= count * BLOCKS * 0.2

@@ -76,15 +76,23 @@ static inline struct buffer new_buffer(struct backend *b, uint32_t rows, uint32_
     return x;
 }
 
-static inline struct matrix new_matrix(struct backend *b, const void *data,
-                                       enum dtype t, uint32_t rows, uint32_t cols,
-                                       const float *bias)
+static inline struct matrix new_matrix_as(struct backend *b, enum weight_format format,
+                                          const void *data, enum dtype t, uint32_t rows,
+                                          uint32_t cols, const float *bias)
 {
     struct matrix m;
     struct err err;
     struct matrix_part part = {data, t, rows, bias};
-    if (backend_matrix_load(b, &m, cols, &part, 1, &err)) fail_msg("%s", err.msg);
+    if (backend_matrix_load(b, &m, format, cols, &part, 1, &err))
+        fail_msg("%s", err.msg);
     return m;
+}
+
+static inline struct matrix new_matrix(struct backend *b, const void *data,
+                                       enum dtype t, uint32_t rows, uint32_t cols,
+                                       const float *bias)
+{
+    return new_matrix_as(b, WEIGHT_OWN, data, t, rows, cols, bias);
 }
 
 static inline void finish(struct backend *b)

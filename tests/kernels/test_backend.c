@@ -92,9 +92,12 @@ static void memory_that_cannot_be_is_refused(void **state)
                      -ENOMEM);
     assert_int_equal(backend_kv_alloc(b, &kv, &huge, UINT32_MAX, &err), -ENOMEM);
     assert_int_equal(backend_kv_alloc(b, &kv, &none, 8, &err), -ENOMEM);
-    assert_int_equal(backend_matrix_load(b, &m, 0, &part, 1, &err), -EINVAL);
-    assert_int_equal(backend_matrix_load(b, &m, 8, &part, 0, &err), -EINVAL);
-    assert_int_equal(backend_matrix_bytes(b, UINT32_MAX, UINT32_MAX, DTYPE_F32), 0);
+    assert_int_equal(backend_matrix_load(b, &m, WEIGHT_OWN, 0, &part, 1, &err),
+                     -EINVAL);
+    assert_int_equal(backend_matrix_load(b, &m, WEIGHT_OWN, 8, &part, 0, &err),
+                     -EINVAL);
+    assert_int_equal(
+        backend_matrix_bytes(b, WEIGHT_OWN, UINT32_MAX, UINT32_MAX, DTYPE_F32), 0);
     backend_close(b);
 }
 

@@ -150,7 +150,7 @@ static void stacked_parts_of_several_types_are_one_matrix(void **state)
                                   {c, DTYPE_F32, 5, bias + 7}};
     struct matrix m;
     struct err err;
-    assert_int_equal(backend_matrix_load(d.b, &m, COLS, parts, 2, &err), 0);
+    assert_int_equal(backend_matrix_load(d.b, &m, WEIGHT_OWN, COLS, parts, 2, &err), 0);
     assert_int_equal(m.type, DTYPE_F32);
     float *x = random_floats(3, ROWS * COLS);
     struct buffer bx = new_buffer(d.b, ROWS, COLS), by = new_buffer(d.b, ROWS, 12);

@@ -36,7 +36,8 @@ static void check_shape(struct backend *b, struct step *s, struct shape shape,
     void *typed = random_typed(shape.rows, n, t, w);
     struct matrix m =
         new_matrix(b, typed, t, shape.rows, shape.cols, with_bias ? bias : NULL);
-    assert_int_equal(m.bytes, backend_matrix_bytes(b, shape.rows, shape.cols, t));
+    assert_int_equal(m.bytes,
+                     backend_matrix_bytes(b, WEIGHT_OWN, shape.rows, shape.cols, t));
     struct buffer x = new_buffer(b, MOST_ROWS, shape.cols);
     struct buffer y = new_buffer(b, MOST_ROWS, shape.rows);
     float *fill = random_floats(9, (size_t)MOST_ROWS * shape.cols);
@@ -157,7 +158,8 @@ static void parts_are_stacked_and_mixed_types_kept_exactly(void **state)
         struct matrix_part parts[3] = {{data[0], DTYPE_F32, 7, bias},
                                        {data[1], DTYPE_F16, 13, bias},
                                        {data[2], DTYPE_BF16, 20, bias}};
-        assert_int_equal(backend_matrix_load(b, &m, COLS, parts, 3, &err), 0);
+        assert_int_equal(backend_matrix_load(b, &m, WEIGHT_OWN, COLS, parts, 3, &err),
+                         0);
         assert_int_equal(m.type, DTYPE_F32);
         assert_int_equal(m.rows, 40);
 
@@ -178,7 +180,8 @@ static void parts_are_stacked_and_mixed_types_kept_exactly(void **state)
         backend_matrix_free(b, &m);
 
         parts[1].bias = NULL;
-        assert_int_equal(backend_matrix_load(b, &m, COLS, parts, 3, &err), -EINVAL);
+        assert_int_equal(backend_matrix_load(b, &m, WEIGHT_OWN, COLS, parts, 3, &err),
+                         -EINVAL);
         assert_non_null(strstr(err.msg, "2 of 3 parts"));
         backend_buffer_free(b, &x);
         backend_close(b);

@@ -79,28 +79,6 @@ static void narrowing_rounds_as_dtype_does_and_f16_saturates(void **state)
     }
 }
 
-static void transposing_moves_every_element(void **state)
-{
-    (void)state;
-    static const uint32_t widths[] = {1, 2, 7, 8, 9, 16, 20, 64, 80, 128};
-    float exact[16 * 128], got[16 * 128];
-    FOR_EACH_PATH(path)
-    {
-        for (size_t i = 0; i < ARRAY_LEN(widths) * ARRAY_LEN(dtypes); i++) {
-            uint32_t n = widths[i / 3];
-            enum dtype t = dtypes[i % 3];
-            void *typed = random_typed(i, 16 * (size_t)n, t, exact);
-            path->transpose(got, typed, t, n);
-            for (uint32_t c = 0; c < 16; c++) {
-                for (uint32_t d = 0; d < n; d++) {
-                    assert_true(got[d * 16 + c] == exact[c * n + d]);
-                }
-            }
-            free(typed);
-        }
-    }
-}
-
 /* With a maximum of 0 before and no score above it, softmax leaves exp(score). */
 static void exp_is_within_two_units_in_the_last_place(void **state)
 {
@@ -113,7 +91,7 @@ static void exp_is_within_two_units_in_the_last_place(void **state)
             for (uint32_t i = 0; i < 16; i++) s[i] = x - (float)i * 0.0007f;
             float in[16];
             memcpy(in, s, sizeof in);
-            assert_true(path->softmax(s, 0, 16, &m, &l) == 1.0f);
+            assert_true(path->softmax(s, 16, 0, 16, &m, &l) == 1.0f);
             for (uint32_t i = 0; i < 16 && in[i] > -87.3f; i++) {
                 double want = exp(in[i]);
                 double ulp = nextafterf((float)want, INFINITY) - (float)want;
@@ -122,7 +100,7 @@ static void exp_is_within_two_units_in_the_last_place(void **state)
         }
         if (worst > 2) fail_msg("%s: off by %.2f units", path->name, worst);
         float s[16] = {-88, -200, -1e30f, -INFINITY, 0}, m = 0, l = 0;
-        path->softmax(s, 0, 16, &m, &l);
+        path->softmax(s, 16, 0, 16, &m, &l);
         assert_true(s[0] == 0 && s[1] == 0 && s[2] == 0 && s[3] == 0 && s[4] == 1);
     }
 }
@@ -132,31 +110,65 @@ static void softmax_counts_its_span_and_rescales_what_was(void **state)
     (void)state;
     FOR_EACH_PATH(path)
     {
-        for (uint32_t from = 0; from < 16; from++) {
-            for (uint32_t to = from + 1; to <= 16; to++) {
-                float s[16], in[16], m = 0.5f, l = 3;
-                uint64_t seed = from * 17 + to;
-                double top = 0.5, sum = 0;
-                for (uint32_t i = 0; i < 16; i++) in[i] = 4 * random_unit(&seed);
-                memcpy(s, in, sizeof s);
-                for (uint32_t i = 0; i < 16; i++) {
-                    if (i < from || i >= to) s[i] = NAN;  // must not matter
-                    if (i >= from && i < to) top = fmax(top, in[i]);
+        for (uint32_t n = 16; n <= 64; n += 48) {
+            for (uint32_t from = 0; from < n; from++) {
+                for (uint32_t to = from + 1; to <= n; to++) {
+                    float s[64], in[64], m = 0.5f, l = 3;
+                    uint64_t seed = from * 67 + to;
+                    double top = 0.5, sum = 0;
+                    for (uint32_t i = 0; i < n; i++) in[i] = 4 * random_unit(&seed);
+                    memcpy(s, in, sizeof s);
+                    for (uint32_t i = 0; i < n; i++) {
+                        if (i < from || i >= to) s[i] = NAN;  // must not matter
+                        if (i >= from && i < to) top = fmax(top, in[i]);
+                    }
+                    float scale = path->softmax(s, n, from, to, &m, &l);
+                    assert_true(m == (float)top);
+                    assert_float_equal(scale, (float)exp(0.5 - top), 1e-6);
+                    for (uint32_t i = 0; i < n; i++) {
+                        double want = i >= from && i < to ? exp(in[i] - top) : 0;
+                        assert_float_equal(s[i], (float)want, 1e-6);
+                        sum += want;
+                    }
+                    assert_float_equal(l, (float)(3 * exp(0.5 - top) + sum), 1e-5 * n);
                 }
-                float scale = path->softmax(s, from, to, &m, &l);
-                assert_true(m == (float)top);
-                assert_float_equal(scale, (float)exp(0.5 - top), 1e-6);
-                for (uint32_t i = 0; i < 16; i++) {
-                    double want = i >= from && i < to ? exp(in[i] - top) : 0;
-                    assert_float_equal(s[i], (float)want, 1e-6);
-                    sum += want;
-                }
-                assert_float_equal(l, (float)(3 * exp(0.5 - top) + sum), 1e-5);
             }
         }
         float s[16] = {7}, m = -INFINITY, l = 0;  // an empty start
-        assert_true(path->softmax(s, 0, 1, &m, &l) == 0);
+        assert_true(path->softmax(s, 16, 0, 1, &m, &l) == 0);
         assert_true(m == 7 && l == 1 && s[0] == 1 && s[1] == 0);
+    }
+}
+
+/* Panels that lie anywhere, side by side in y. */
+static void a_strip_has_the_bits_of_its_tiles(void **state)
+{
+    (void)state;
+    enum { K = 37, NEXT = K * PANEL + 32 };
+    FOR_EACH_PATH(path)
+    {
+        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
+            float exact[4 * NEXT], x[3 * K];
+            void *w = random_typed(t, 4 * NEXT, dtypes[t], exact);
+            uint64_t seed = 11;
+            for (size_t i = 0; i < ARRAY_LEN(x); i++) x[i] = random_unit(&seed);
+            size_t next = NEXT * dtype_bytes(dtypes[t]);
+            for (uint32_t rows = 1; rows <= STRIP_ROWS; rows++) {
+                for (uint32_t panels = 1; panels <= 4; panels++) {
+                    float got[3 * 64], want[3 * 64];
+                    for (size_t i = 0; i < 3 * 64; i++) got[i] = want[i] = (float)i;
+                    for (uint32_t p = 0; p < panels; p++) {
+                        path->tile[dtypes[t]](rows, K, x, K, (char *)w + p * next,
+                                              PANEL, want + (size_t)p * PANEL, 64,
+                                              rows == 2);
+                    }
+                    path->strip[dtypes[t]](rows, panels, K, x, K, w, PANEL, next, got,
+                                           64, rows == 2);
+                    assert_memory_equal(got, want, sizeof got);
+                }
+            }
+            free(w);
+        }
     }
 }
 
@@ -231,9 +243,9 @@ int main(void)
         cmocka_unit_test(an_unknown_path_is_refused_by_name),
         cmocka_unit_test(widening_is_exact_for_every_value),
         cmocka_unit_test(narrowing_rounds_as_dtype_does_and_f16_saturates),
-        cmocka_unit_test(transposing_moves_every_element),
         cmocka_unit_test(exp_is_within_two_units_in_the_last_place),
         cmocka_unit_test(softmax_counts_its_span_and_rescales_what_was),
+        cmocka_unit_test(a_strip_has_the_bits_of_its_tiles),
         cmocka_unit_test(a_tile_has_the_bits_of_its_rows),
         cmocka_unit_test(an_element_has_the_same_bits_wherever_it_stands),
     };

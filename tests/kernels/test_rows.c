@@ -132,7 +132,9 @@ static float stored(const struct kv_pool_mem *kv, const struct step *s, uint32_t
                     s->blocks[pos / KV_BLOCK_TOKENS] * kv_block_bytes(shape) +
                     kv_plane_offset(shape, 1, v, head);
     float f;
-    size_t i = (size_t)(pos % KV_BLOCK_TOKENS) * shape->head_dim + d;
+    uint32_t token = pos % KV_BLOCK_TOKENS;
+    size_t i =
+        v ? (size_t)token * shape->head_dim + d : (size_t)d * KV_BLOCK_TOKENS + token;
     dtype_to_f32(&f, p + i * dtype_bytes(shape->dtype), shape->dtype, 1);
     return f;
 }

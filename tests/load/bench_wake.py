@@ -35,7 +35,7 @@ def options():
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("server")
     p.add_argument("model")
-    p.add_argument("--quick", action="store_true", help="one length, two rounds")
+    p.add_argument("--quick", action="store_true", help="one length, two rounds: two minutes")
     p.add_argument("--only", choices=("waking", "streams", "streams-ram", "streams-ssd"))
     p.add_argument("--lengths", default="1024,4096,8176", help="tokens of a history")
     p.add_argument("--repeats", type=int, default=5, help="of each wake; the median counts")
@@ -43,7 +43,7 @@ def options():
     p.add_argument("--wake-tokens", type=int, default=1024, help="history of each of these")
     p.add_argument("--message", type=int, default=16, help="new tokens of each of these")
     p.add_argument("--reply", type=int, default=300, help="tokens of each running stream")
-    p.add_argument("--rounds", type=int, default=5, help="with streams")
+    p.add_argument("--rounds", type=int, default=4, help="with streams")
     p.add_argument("--folder", help="on the SSD to be measured; a temporary one where missing")
     p.add_argument("--flags", default="", help="more of the server's own, separated by blanks")
     p.add_argument("--json", metavar="FILE")
@@ -268,28 +268,26 @@ def measure_round(o, run, sleepers, n_round, tier):
 
 
 def report_streams(o, rounds, tier):
+    """The median of the rounds' p99s, their spread, and what it is of the median alone."""
     print(f"\n{STREAMS} streams of {o.reply} tokens; {o.wakes} conversations of {o.wake_tokens} "
           f"tokens wake at once from {tier}, messages of {o.message} tokens; {len(rounds)} rounds")
-    print(f"{'':>24}{'while they wake':>17}{'p50 ms':>9}{'p99 ms':>9}{'x alone':>9}"
-          f"{'least-most':>13}   all gaps: p99 ms  x alone   answered after, p50")
-    out = {}
-    alone = [p99(r["alone"][0]) for r in rounds]
+    print(f"{'between tokens:':>24}   in the first      p50 ms   p99 ms (least-most)   x alone"
+          f"   answered after, p50")
+    out, alone = {}, statistics.median(p99(r["alone"][1]) for r in rounds)
     for condition in rounds[0]:
-        every = [p99(r[condition][0]) for r in rounds]
-        window = [p99(r[condition][1]) for r in rounds]
+        of_round = [p99(r[condition][1]) for r in rounds]
         middle = statistics.median(statistics.median(r[condition][1]) for r in rounds)
         seconds = statistics.median(r[condition][2] for r in rounds)
-        ratios = [w / a for w, a in zip(window, alone)]
-        of_all = statistics.median(e / a for e, a in zip(every, alone))
-        out[condition] = {"seconds": seconds, "p50": middle, "p99": statistics.median(window),
-                          "ratio": statistics.median(ratios), "ratios": ratios,
-                          "p99_all": statistics.median(every), "ratio_all": of_all}
         times = [t for r in rounds for t in r[condition][3]]
-        answered = f"{statistics.median(times):.2f} s" if times else ""
-        span = "" if condition == "alone" else f"{seconds:.2f} s"
-        print(f"{condition:>24}{span:>17}{middle * 1e3:>9.1f}{statistics.median(window) * 1e3:>9.1f}"
-              f"{statistics.median(ratios):>9.2f}{min(ratios):>8.2f}-{max(ratios):<4.2f}"
-              f"{statistics.median(every) * 1e3:>19.1f}{of_all:>9.2f}{answered:>20}", flush=True)
+        found = out[condition] = {
+            "seconds": seconds, "p50": middle, "p99": statistics.median(of_round),
+            "p99s": of_round, "ratio": statistics.median(of_round) / alone,
+            "answered": statistics.median(times) if times else None}
+        answered = f"{found['answered']:.2f} s" if times else ""
+        spread = f"({min(of_round) * 1e3:.1f}-{max(of_round) * 1e3:.1f})"
+        line = (f"{condition:>24}{seconds:>13.2f} s{middle * 1e3:>12.1f}{found['p99'] * 1e3:>9.1f} "
+                f"{spread:<13}{found['ratio']:>9.2f}{answered:>22}")
+        print(line.rstrip(), flush=True)
     return out
 
 

@@ -23,6 +23,7 @@ struct fixture_options {
     uint32_t threads;
     enum dtype kv;
     uint32_t max_rows, n_blocks;
+    enum weight_format format;
 };
 
 /* One batch under construction; its arrays have room for every limit of the fixture. */
@@ -76,8 +77,8 @@ static inline bool fixture_open(struct fixture *f, const struct fixture_options 
     if (rc == -ENODEV) return false;
     if (rc == 0) rc = safetensors_open_dir(&f->set, o->dir, &err);
     if (rc == 0) {
-        struct model_options m = {o->max_rows, o->max_rows};
-        rc = model_open(&f->model, f->backend, &c, f->set, &m, NULL, NULL, &err);
+        struct model_options m = {o->max_rows, o->max_rows, {.format = o->format}};
+        rc = model_open(&f->model, f->backend, &c, f->set, &m, &err);
     }
     if (rc == 0) {
         struct kv_shape shape = model_kv_shape(&c, o->kv);

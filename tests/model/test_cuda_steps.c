@@ -20,7 +20,7 @@ static int32_t ids[400];
 static void open_model(struct fixture *f)
 {
     struct fixture_options o = {
-        "tests/golden/models/tiny-smollm2", "cuda", 1, DTYPE_F16, 64, 64};
+        "tests/golden/models/tiny-smollm2", "cuda", 1, DTYPE_F16, 64, 64, WEIGHT_OWN};
     if (!fixture_open(f, &o)) {
         print_message("skipped: this machine or build has no CUDA\n");
         skip();

@@ -24,6 +24,7 @@
 struct setup {
     const char *model, *cpu_path;
     enum dtype kv;
+    enum weight_format format;
 };
 
 static bool is_cuda(const struct setup *s)
@@ -161,7 +162,9 @@ static bool open_model(struct fixture *f, const struct setup *s, uint32_t thread
     char dir[256];
     snprintf(dir, sizeof dir, "tests/golden/models/%s", s->model);
     uint32_t rows = is_cuda(s) ? CUDA_ROWS : MAX_ROWS;
-    struct fixture_options o = {dir, s->cpu_path, threads, s->kv, rows, BLOCKS};
+    struct fixture_options o = {dir,  s->cpu_path, threads,  s->kv,
+                                rows, BLOCKS,      s->format};
+    if (strncmp(s->cpu_path, "cuda", 4) == 0 && s->format != WEIGHT_OWN) return false;
     return fixture_open(f, &o);
 }
 
@@ -199,22 +202,28 @@ int main(void)
     static const struct {
         const char *name;
         enum dtype kv;
+        enum weight_format format;
     } models[] = {
-        {"tiny-llama3", DTYPE_F16},
-        {"tiny-mistral", DTYPE_F32},  // a sliding window
-        {"tiny-smollm2", DTYPE_F16},  // 3 query heads to a KV head
-        {"tiny-smollm2", DTYPE_BF16},
-        {"tiny-llama-linear", DTYPE_F32},  // one KV head, f32 weights
+        {"tiny-llama3", DTYPE_F16, WEIGHT_OWN},
+        {"tiny-mistral", DTYPE_F32, WEIGHT_OWN},  // a sliding window
+        {"tiny-smollm2", DTYPE_F16, WEIGHT_OWN},  // 3 query heads to a KV head
+        {"tiny-smollm2", DTYPE_BF16, WEIGHT_Q8},
+        {"tiny-llama3", DTYPE_F16, WEIGHT_Q4},
+        {"tiny-llama-linear", DTYPE_F32, WEIGHT_OWN},  // one KV head, f32 weights
     };
     static struct setup setups[ARRAY_LEN(models) * ARRAY_LEN(paths)];
     static char names[ARRAY_LEN(setups)][96];
     struct CMUnitTest tests[ARRAY_LEN(setups)];
     for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
-        setups[i] = (struct setup){models[i / 3].name, paths[i % 3], models[i / 3].kv};
+        setups[i] = (struct setup){models[i / 3].name, paths[i % 3], models[i / 3].kv,
+                                   models[i / 3].format};
         if (i % 3 == 2 && i / 3 % 2 == 0) setups[i].cpu_path = "cuda-exact";
-        snprintf(names[i], sizeof names[i],
-                 "logits_of_%s_are_the_same_bits_however_computed_on_%s_with_%s_kv",
-                 setups[i].model, setups[i].cpu_path, dtype_name(setups[i].kv));
+        snprintf(
+            names[i], sizeof names[i],
+            "logits_of_%s_are_the_same_bits_however_computed_on_%s_with_%s_kv_and_%s_"
+            "weights",
+            setups[i].model, setups[i].cpu_path, dtype_name(setups[i].kv),
+            weight_format_name(setups[i].format));
         tests[i] =
             (struct CMUnitTest){names[i], logits_are_the_same_bits_however_computed,
                                 NULL, NULL, &setups[i]};

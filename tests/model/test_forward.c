@@ -116,7 +116,7 @@ static double run_case(struct fixture *f, const struct golden_case *c, uint32_t 
 static bool open_model(struct fixture *f, const struct setup *s, char *dir, size_t n)
 {
     snprintf(dir, n, "tests/golden/models/%s", s->model);
-    struct fixture_options o = {dir, s->cpu_path, 2, s->kv, MAX_TOKENS, 32};
+    struct fixture_options o = {dir, s->cpu_path, 2, s->kv, MAX_TOKENS, 32, WEIGHT_OWN};
     return fixture_open(f, &o);
 }
 

@@ -10,7 +10,7 @@
 
 #define DIR "tests/golden/models/tiny-llama3"
 
-static const struct model_options OPTIONS = {40, 3};
+static const struct model_options OPTIONS = {40, 3, {0}};
 
 struct parts {
     struct backend *backend;
@@ -38,7 +38,7 @@ static void close_parts(struct parts *p)
 static int open_model(struct model *m, const struct parts *p,
                       const struct model_options *o, struct err *err)
 {
-    return model_open(m, p->backend, &p->config, p->set, o, NULL, NULL, err);
+    return model_open(m, p->backend, &p->config, p->set, o, err);
 }
 
 static void activations_take_what_was_announced(void **state)
@@ -67,13 +67,13 @@ static void sizes_beyond_all_memory_are_announced_as_such(void **state)
     struct parts p = open_parts(DIR);
     struct model m;
     struct err err = {{0}};
-    struct model_options vast = {UINT32_MAX, UINT32_MAX};
+    struct model_options vast = {UINT32_MAX, UINT32_MAX, {0}};
     struct model_config c = p.config;
     c.hidden = c.vocab = c.ffn = UINT32_MAX;
     assert_true(model_activation_bytes(&c, &vast) == SIZE_MAX);
     c.ffn = UINT32_MAX / 2 + 1;  // gate and up beside each other: 2^32 columns
     c.hidden = 8;
-    assert_true(model_open(&m, p.backend, &c, p.set, &OPTIONS, NULL, NULL, &err) < 0);
+    assert_true(model_open(&m, p.backend, &c, p.set, &OPTIONS, &err) < 0);
     close_parts(&p);
 }
 
@@ -82,7 +82,7 @@ static void a_model_for_no_rows_is_refused(void **state)
     (void)state;
     struct parts p = open_parts(DIR);
     struct model m;
-    const struct model_options none[] = {{0, 1}, {1, 0}};
+    const struct model_options none[] = {{0, 1, {0}}, {1, 0, {0}}};
     for (size_t i = 0; i < ARRAY_LEN(none); i++) {
         struct err err = {{0}};
         assert_int_equal(open_model(&m, &p, &none[i], &err), -EINVAL);

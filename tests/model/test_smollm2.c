@@ -111,7 +111,8 @@ static void replies_are_the_recorded_ones(void **state)
         skip();
     }
     struct fixture f;
-    struct fixture_options o = {MODEL, s->cpu_path, 0, s->kv, MAX_ROWS, 300};
+    struct fixture_options o = {MODEL,    s->cpu_path, 0,         s->kv,
+                                MAX_ROWS, 300,         WEIGHT_OWN};
     assert_true(fixture_open(&f, &o));
     struct golden g = golden_open("tests/golden/smollm2", "golden.json");
     static struct reply replies[CASES];

@@ -24,6 +24,7 @@ struct fixture {
     size_t n;
     char *file;
     struct tensor_set *set;
+    enum weight_format format;
     struct weights w;
     struct err err;
 };
@@ -62,8 +63,9 @@ static int fixture_load(struct fixture *f)
     if (safetensors_parse(&f->set, f->file, n, "model.safetensors", &f->err) < 0)
         fail_msg("%s", f->err.msg);
     size_t bytes = 0;
-    int counted = weights_bytes(f->b, &f->c, f->set, &bytes, NULL);
-    int rc = weights_load(&f->w, f->b, &f->c, f->set, NULL, NULL, &f->err);
+    int counted = weights_bytes(f->b, &f->c, f->set, f->format, &bytes, NULL);
+    struct weights_options o = {.format = f->format};
+    int rc = weights_load(&f->w, f->b, &f->c, f->set, &o, &f->err);
     assert_int_equal(rc, counted);
     if (rc == 0) assert_int_equal(f->w.bytes, bytes);
     return rc;
@@ -227,8 +229,8 @@ static void progress_rises_to_the_total(void **state)
     (void)state;
     struct fixture *f = fixture_open();
     struct seen seen = {0};
-    assert_int_equal(weights_load(&f->w, f->b, &f->c, f->rand.set, watch, &seen, NULL),
-                     0);
+    struct weights_options o = {.progress = watch, .arg = &seen};
+    assert_int_equal(weights_load(&f->w, f->b, &f->c, f->rand.set, &o, NULL), 0);
     assert_int_equal(seen.calls, 10);
     assert_int_equal(seen.last, f->w.bytes);
     assert_int_equal(seen.total, f->w.bytes);
@@ -435,7 +437,7 @@ static void biases_are_stacked_like_their_rows(void **state)
     assert_string_equal(f->w.notes, "");
     f->c.attention_bias = f->c.mlp_bias = false;
     size_t plain;
-    assert_int_equal(weights_bytes(f->b, &f->c, f->set, &plain, NULL), 0);
+    assert_int_equal(weights_bytes(f->b, &f->c, f->set, WEIGHT_OWN, &plain, NULL), 0);
     assert_int_equal(f->w.bytes - plain, 2 * (128 + 64 + 256 + 64) * sizeof(float));
     for (int l = 0; l < 2; l++) {
         const struct layer_weights *w = &f->w.layer[l];

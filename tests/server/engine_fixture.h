@@ -92,7 +92,7 @@ static inline void world_open(struct world *w, const struct world_options *o)
              o->model);
     uint32_t running = either(o->max_running, 16), rows = either(o->step_tokens, 256);
     uint32_t blocks = either(o->blocks, 2048), context = either(o->context, 8192);
-    struct model_options mo = {rows, either(o->max_logits, running)};
+    struct model_options mo = {rows, either(o->max_logits, running), {0}};
     struct model_config c;
     *w = (struct world){0};
     assert_int_equal(model_config_load(&c, dir, &err), 0);
@@ -104,8 +104,7 @@ static inline void world_open(struct world *w, const struct world_options *o)
     const char *device = o->device ? o->device : "cpu";
     if (backend_open(&w->backend, device, &bo, &err) < 0) fail_msg("%s", err.msg);
     assert_int_equal(safetensors_open_dir(&w->set, dir, &err), 0);
-    assert_int_equal(
-        model_open(&w->model, w->backend, &c, w->set, &mo, NULL, NULL, &err), 0);
+    assert_int_equal(model_open(&w->model, w->backend, &c, w->set, &mo, &err), 0);
     struct kv_shape shape = model_kv_shape(&c, o->f16 ? DTYPE_F16 : DTYPE_F32);
     assert_int_equal(kv_pool_open(&w->kv, w->backend, &shape, blocks, &err), 0);
     assert_int_equal(tokenizer_open_dir(&w->tokenizer, dir, &err), 0);

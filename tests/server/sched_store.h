@@ -124,7 +124,7 @@ static inline void store_leave(void *arg, uint32_t seq)
 
 static inline struct sched_store store_functions(struct sched_world_store *t)
 {
-    return (struct sched_store){t, store_has_room, store_adopt, store_leave};
+    return (struct sched_store){t, store_has_room, NULL, store_adopt, store_leave};
 }
 
 static inline void store_open(struct sched_world_store *t, struct sched *s,

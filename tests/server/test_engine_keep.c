@@ -56,6 +56,33 @@ static void a_reply_is_found_by_the_turn_after_it(void **state)
     world_close(&w);
 }
 
+static void equal_prompts_that_come_together_are_computed_once(void **state)
+{
+    (void)state;
+    enum { N = 1000, COMMON = 900, COUNT = 4 };
+    static struct client all[COUNT];
+    struct world cold, w;
+    struct world_options stopped = keeping;
+    struct err err;
+    stopped.stopped = true;
+    world_open(&cold, &forgetful);
+    world_open(&w, &stopped);
+    for (uint32_t i = 0; i < COUNT; i++)
+        client_begin(&all[i], &w, prompt_of(&w, N, 3 + i, COMMON, 5));
+    assert_int_equal(engine_start(w.engine, &err), 0);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        client_read(&all[i]);
+        client_end(&all[i]);
+        client_ask(&client, &cold, prompt_of(&cold, N, 3 + i, COMMON, 5));
+        assert_same(&client, &all[i]);
+    }
+    uint64_t computed = metrics_counter(w.metrics, COUNTER_COMPUTED_TOKENS);
+    assert_true(computed >= COMMON + COUNT * (N - COMMON + 4));
+    assert_true(computed <= COMMON + COUNT * (N - COMMON + 4 + 6 * 16));
+    world_close(&cold);
+    world_close(&w);
+}
+
 static void an_edit_keeps_what_is_before_it(void **state)
 {
     (void)state;
@@ -183,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_that_comes_again_is_not_computed_again),
         cmocka_unit_test(a_reply_is_found_by_the_turn_after_it),
+        cmocka_unit_test(equal_prompts_that_come_together_are_computed_once),
         cmocka_unit_test(an_edit_keeps_what_is_before_it),
         cmocka_unit_test(tenants_share_nothing),
         cmocka_unit_test(choices_and_scored_prompts_answer_as_without_a_store),

@@ -30,6 +30,7 @@ struct fixed {
     uint32_t blocks, left, asked;
     bool loading;
     enum sched_room room;  // where there is any
+    uint32_t twin;         // a prompt of so many tokens is being computed by another
 };
 
 static uint32_t fixed_adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading)
@@ -53,6 +54,12 @@ static enum sched_room fixed_has_room(void *arg, uint32_t seq, uint32_t n,
     return n > 10 ? f->room : ROOM_NOW;
 }
 
+static bool fixed_computing(void *arg, uint32_t seq)
+{
+    const struct fixed *f = arg;
+    return f->s->seqs[seq].n_known == f->twin;
+}
+
 static void fixed_leave(void *arg, uint32_t seq)
 {
     struct fixed *f = arg;
@@ -69,7 +76,8 @@ static void open_fixed(struct fixed *f, uint32_t blocks, bool loading)
                         .blocks = blocks,
                         .loading = loading,
                         .room = ROOM_NOW};
-    world.s.o.store = (struct sched_store){f, fixed_has_room, fixed_adopt, fixed_leave};
+    world.s.o.store = (struct sched_store){f, fixed_has_room, fixed_computing,
+                                           fixed_adopt, fixed_leave};
 }
 
 static void what_the_store_has_is_not_computed(void **state)
@@ -128,6 +136,32 @@ static void nobody_is_put_back_for_room_that_only_has_to_be_saved(void **state)
     close_world(&world);
 }
 
+static void
+one_whose_beginning_another_computes_waits_for_it_but_not_for_ever(void **state)
+{
+    (void)state;
+    struct fixed f;
+    open_fixed(&f, 0, false);
+    f.twin = 100;
+    uint32_t first = add(&world, 50, 1, 200);
+    uint32_t twin = add(&world, 100, 1, 4), other = add(&world, 60, 1, 4);
+    for (int i = 0; i < 10; i++) step(&world, MS);
+    assert_int_equal(world.n_rows[twin], 0);
+    assert_true(world.replied[first] > 5 && world.replied[other] == 4);
+    f.twin = 0;
+    step(&world, MS);
+    assert_true(world.n_rows[twin] > 0);
+
+    f.twin = 100;
+    uint32_t again = add(&world, 100, 1, 4);
+    for (int i = 0; i < 29; i++) step(&world, 1000 * MS);  // of max_wait_ns, a minute
+    assert_int_equal(world.n_rows[again], 0);
+    for (int i = 0; i < 2; i++) step(&world, 1000 * MS);
+    assert_true(world.n_rows[again] > 0);
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
 static void those_who_run_do_not_notice_who_wakes(void **state)
 {
     (void)state;
@@ -146,6 +180,26 @@ static void those_who_run_do_not_notice_who_wakes(void **state)
         assert_int_equal(p->n_rows, 2);
         assert_int_equal(world.replied[other], before + 1);
     }
+    finish_all(&world, MS);
+    close_world(&world);
+}
+
+static void an_end_behind_a_long_history_is_not_read_for_one_token(void **state)
+{
+    (void)state;
+    struct fixed f = {.kv = &world.kv, .s = &world.s, .room = ROOM_NOW};
+    open_world(&world, 1024,
+               (struct sched_options){.max_running = 4, .step_tokens = 128});
+    world.s.o.store = (struct sched_store){&f, fixed_has_room, fixed_computing,
+                                           fixed_adopt, fixed_leave};
+    add(&world, 64, 1, 400);
+    step(&world, 64 * 2 * MS);
+    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    f.blocks = 512;
+    add(&world, 512 * 16 + 40, 1, 1);
+    assert_int_equal(step(&world, 30 * MS)->n_rows, 1 + 16);
+    assert_int_equal(step(&world, 30 * MS)->n_rows, 1 + 16);
+    assert_int_equal(step(&world, 30 * MS)->n_rows, 1 + 8);
     finish_all(&world, MS);
     close_world(&world);
 }
@@ -336,7 +390,10 @@ int main(void)
         cmocka_unit_test(
             nothing_is_computed_until_the_blocks_are_there_and_others_go_on),
         cmocka_unit_test(nobody_is_put_back_for_room_that_only_has_to_be_saved),
+        cmocka_unit_test(
+            one_whose_beginning_another_computes_waits_for_it_but_not_for_ever),
         cmocka_unit_test(those_who_run_do_not_notice_who_wakes),
+        cmocka_unit_test(an_end_behind_a_long_history_is_not_read_for_one_token),
         cmocka_unit_test(who_wakes_beside_replies_does_not_wait_for_long),
         cmocka_unit_test(a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever),
         cmocka_unit_test(what_did_not_arrive_is_computed),

@@ -1,0 +1,115 @@
+/* matmul_quant.c - y = x W^T where the weights are int8 or int4; see quant.h.
+ *
+ * The inputs are rounded first, once for all panels: block b of row r is at inputs[b *
+ * max_rows + r], so that the rows of a tile are neighbours.  An output is then a sum over
+ * the groups of its panel in order, however rows, panels and blocks are cut.
+ */
+#include "kernels/cpu/matmul.h"
+
+#include <stdlib.h>
+
+int cpu_inputs_reserve(struct cpu *c, uint32_t cols)
+{
+    uint32_t blocks = cpu_ceil_div(cols, QUANT_BLOCK);
+    if (blocks <= c->input_blocks) return 0;
+    free(c->inputs);
+    c->input_blocks = 0;
+    c->inputs = cpu_alloc((size_t)blocks * c->base.limits.max_rows * sizeof *c->inputs);
+    if (!c->inputs) return -ENOMEM;
+    c->input_blocks = blocks;
+    return 0;
+}
+
+static struct quant_block *inputs_at(const struct matmul_job *j, uint32_t block,
+                                     uint32_t row)
+{
+    return j->cpu->inputs + (size_t)block * j->cpu->base.limits.max_rows + row;
+}
+
+static void round_row(void *arg, uint32_t r, uint32_t thread)
+{
+    (void)thread;
+    const struct matmul_job *j = arg;
+    const float *x = j->x + (size_t)r * j->m->cols;
+    for (uint32_t k = 0; k < j->m->cols; k += QUANT_BLOCK) {
+        j->cpu->path->quant_inputs(inputs_at(j, k / QUANT_BLOCK, r), x + k,
+                                   cpu_min(QUANT_BLOCK, j->m->cols - k));
+    }
+}
+
+/* quant_tile_fn for any number of rows, in tiles of equal height. */
+static void tiles(quant_tile_fn *tile, const struct matmul_job *j, uint32_t block,
+                  uint32_t row, uint32_t rows, uint32_t groups, const void *w,
+                  struct target t)
+{
+    uint32_t n = cpu_ceil_div(rows, QUANT_ROWS), done = 0;
+    for (uint32_t i = 1; i <= n; i++) {
+        uint32_t next = (uint32_t)((uint64_t)rows * i / n);
+        tile(next - done, groups, inputs_at(j, block, row + done), 1, w,
+             t.y + done * t.ldy, t.ldy, block > 0);
+        done = next;
+    }
+}
+
+static uint32_t groups_of(const struct matmul_job *j, uint32_t block)
+{
+    return cpu_min(QUANT_GROUPS,
+                   cpu_ceil_div(j->m->cols, QUANT_GROUP) - block * QUANT_GROUPS);
+}
+
+static const void *block_of(const struct matmul_job *j, uint32_t panel, uint32_t block)
+{
+    const struct matrix *m = j->m;
+    return (const char *)m->data +
+           panel * cpu_panel_bytes(m->format, m->cols, m->type) +
+           (size_t)block * QUANT_GROUPS * quant_group_bytes(m->format);
+}
+
+static void few_rows(void *arg, uint32_t i, uint32_t thread)
+{
+    (void)thread;
+    const struct matmul_job *j = arg;
+    quant_tile_fn *tile =
+        j->cpu->path->quant_tile[j->m->format == WEIGHT_Q8 ? QUANT_Q8 : QUANT_Q4];
+    uint32_t end = cpu_min(j->panels, (i + 1) * j->group);
+    for (uint32_t p = i * j->group; p < end; p++) {
+        float spill[FEW_ROWS * PANEL];
+        struct target t = target_of(j, p, 0, spill);
+        for (uint32_t b = 0; b * QUANT_BLOCK < j->m->cols; b++)
+            tiles(tile, j, b, 0, j->rows, groups_of(j, b), block_of(j, p, b), t);
+        copy_spill(j, p, 0, j->rows, spill);
+        add_bias(j, p, 0, j->rows);
+    }
+}
+
+static void many_rows(void *arg, uint32_t i, uint32_t thread)
+{
+    (void)thread;
+    const struct matmul_job *j = arg;
+    const struct cpu_path *path = j->cpu->path;
+    enum weight_format format = j->m->format;
+    quant_tile_fn *tile =
+        path->quant_tile[format == WEIGHT_Q8 ? QUANT_WIDE_Q8 : QUANT_WIDE_Q4];
+    _Alignas(64) struct quant_wide wide[QUANT_GROUPS];
+    float spill[CHUNK_ROWS * PANEL];
+    uint32_t row = i / j->groups * j->chunk, rows = cpu_min(j->chunk, j->rows - row);
+    uint32_t first = i % j->groups * j->group,
+             end = cpu_min(j->panels, first + j->group);
+    for (uint32_t p = first; p < end; p++) {
+        struct target t = target_of(j, p, row, spill);
+        for (uint32_t b = 0; b * QUANT_BLOCK < j->m->cols; b++) {
+            path->quant_widen(wide, block_of(j, p, b), format, groups_of(j, b));
+            tiles(tile, j, b, row, rows, groups_of(j, b), wide, t);
+        }
+        copy_spill(j, p, row, rows, spill);
+        add_bias(j, p, row, rows);
+    }
+}
+
+void cpu_quant_multiply(struct cpu *c, float *y, const struct matrix *m, const float *x,
+                        uint32_t rows)
+{
+    struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
+    cpu_run_rows(c, rows, m->cols, round_row, &j);
+    matmul_run(&j, few_rows, many_rows);
+}

@@ -1,0 +1,59 @@
+/* test_stack_tiers.c - what of a server's start decides whose blocks it may take. */
+#include "server/stack_tiers.h"
+
+#include "kernels/crypto.h"
+#include "offload/fingerprint.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct crypto_hash fingerprint_of(const char *describe,
+                                         enum weight_format format)
+{
+    struct fingerprint_parts p = {.parallel_ranks = 1};
+    struct crypto_hash h;
+    stack_arithmetic(describe, format, p.arithmetic, sizeof p.arithmetic);
+    fingerprint_make(&h, &p);
+    return h;
+}
+
+static bool equal(struct crypto_hash a, struct crypto_hash b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static void each_weight_format_has_a_fingerprint_of_its_own(void **state)
+{
+    (void)state;
+    const char *cpu = "cpu (AVX2+FMA, 2 threads)";
+    for (int i = WEIGHT_OWN; i <= WEIGHT_Q4; i++) {
+        for (int k = WEIGHT_OWN; k <= WEIGHT_Q4; k++) {
+            struct crypto_hash a = fingerprint_of(cpu, (enum weight_format)i);
+            struct crypto_hash b = fingerprint_of(cpu, (enum weight_format)k);
+            assert_int_equal(equal(a, b), i == k);
+        }
+    }
+}
+
+static void threads_leave_the_fingerprint_and_the_instruction_set_does_not(void **state)
+{
+    (void)state;
+    struct crypto_hash two = fingerprint_of("cpu (AVX2+FMA, 2 threads)", WEIGHT_Q8);
+    assert_true(equal(two, fingerprint_of("cpu (AVX2+FMA, 1 thread)", WEIGHT_Q8)));
+    assert_false(equal(two, fingerprint_of("cpu (portable C, 2 threads)", WEIGHT_Q8)));
+}
+
+int main(void)
+{
+    struct err err;
+    if (crypto_open(&err)) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_weight_format_has_a_fingerprint_of_its_own),
+        cmocka_unit_test(
+            threads_leave_the_fingerprint_and_the_instruction_set_does_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
