@@ -312,11 +312,9 @@ static int load_model(struct stack *s, const struct options *o, struct err *err)
     s->tensors = NULL;
     const struct weights *w = &s->model.weights;
     char bytes[24];
-    log_line(LOG_INFO, "weights loaded: %s, kept as %s, %s", budget_size(w->bytes, bytes),
+    log_line(LOG_INFO, "weights loaded: %s, kept as %s", budget_size(w->bytes, bytes),
              o->weights == WEIGHT_OWN ? dtype_name(w->embed.type)
-                                      : weight_format_name(o->weights),
-             s->device ? "multiplied in that type and summed in f32"
-                       : "computed in f32");
+                                      : weight_format_name(o->weights));
     if (w->packed[0]) log_line(LOG_INFO, "%s", w->packed);
     if (w->notes[0]) log_line(LOG_WARN, "weights: %s", w->notes);
     struct kv_shape shape = model_kv_shape(&s->config, o->kv_type);

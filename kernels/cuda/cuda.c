@@ -146,7 +146,7 @@ static int describe(struct cuda *c, struct err *err)
                        LEAST_CAPABILITY % 10);
     c->processors = (uint32_t)p.multiProcessorCount;
     snprintf(c->base.describe, sizeof c->base.describe,
-             "cuda (%.20s sm_%u CUDA %u.%u%s, device %u)", p.name, (unsigned)capability,
+             "cuda (%.16s sm_%u CUDA %u.%u%s, device %u)", p.name, (unsigned)capability,
              (unsigned)runtime / 1000, (unsigned)runtime % 1000 / 10,
              c->exact ? " exact" : "", (unsigned)c->device);
     return 0;

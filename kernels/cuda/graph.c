@@ -61,8 +61,7 @@ static void forget(struct cuda_graph *g)
 static void record(struct cuda *c, struct cuda_graph *g, uint32_t rows)
 {
     cudaGraph_t graph = NULL;
-    if (!cuda_ok(c,
-                 cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeThreadLocal),
+    if (!cuda_ok(c, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeRelaxed),
                  "recording a step"))
         return;
     cuda_run(c, rows, rows, true);
@@ -87,6 +86,18 @@ static void record(struct cuda *c, struct cuda_graph *g, uint32_t rows)
     g->rows = rows;
 }
 
+/* The step itself has been run: that it could not be recorded is no failure of it, and what
+ * is wrong with the device shows at the next call. */
+static void try_to_record(struct cuda *c, struct cuda_graph *g, uint32_t rows)
+{
+    record(c, g, rows);
+    if (!c->dead) return;
+    (void)cudaGetLastError();
+    c->dead = false;
+    c->base.rc = 0;
+    forget(g);
+}
+
 static bool same(const struct cuda *c, const struct cuda_graph *g)
 {
     return g->exec && g->n_ops == c->n_ops &&
@@ -102,7 +113,7 @@ void cuda_graph_run(struct cuda *c, uint32_t rows)
     }
     forget(g);
     cuda_run(c, rows, rows, true);
-    if (!c->dead) record(c, g, rows);
+    if (!c->dead) try_to_record(c, g, rows);
 }
 
 void cuda_graphs_close(struct cuda *c)

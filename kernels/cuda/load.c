@@ -14,8 +14,8 @@ uint32_t cuda_ld(uint32_t cols, enum dtype type)
 size_t cuda_matrix_bytes(enum weight_format format, uint32_t rows, uint32_t cols,
                          enum dtype type)
 {
-    (void)format;  // there is one
     size_t bytes;
+    if (format != WEIGHT_OWN) return (size_t)rows;  // is refused when it is loaded
     if (cols > UINT32_MAX - 8 ||
         __builtin_mul_overflow((uint64_t)rows, cuda_ld(cols, type) * dtype_bytes(type),
                                &bytes))
@@ -67,14 +67,29 @@ static void send_staging(struct cuda *c, void *to, size_t bytes)
         cuda_ok(c, cudaEventRecord(c->staged[i], c->up), "copying weights");
 }
 
-/* One row of `from` as the matrix keeps it: the same type, or widened to f32. */
+#define NARROWED 256  // numbers at a time
+
+static void narrow_row(char *to, const struct matrix *m, const char *from,
+                       enum dtype type)
+{
+    float wide[NARROWED];
+    for (uint32_t i = 0, n; i < m->cols; i += n) {
+        n = cuda_min(NARROWED, m->cols - i);
+        dtype_to_f32(wide, from + i * dtype_bytes(type), type, n);
+        dtype_from_f32(to + i * dtype_bytes(m->type), wide, m->type, n);
+    }
+}
+
+/* One row of `from` as the matrix keeps it: the same type, widened or rounded. */
 static void put_row(char *to, const struct matrix *m, const void *from, enum dtype type)
 {
     size_t bytes = (size_t)m->cols * dtype_bytes(m->type);
     if (m->type == type)
         memcpy(to, from, bytes);
-    else
+    else if (m->type == DTYPE_F32)
         dtype_to_f32((float *)(void *)to, from, type, m->cols);
+    else
+        narrow_row(to, m, from, type);
     memset(to + bytes, 0, (cuda_ld(m->cols, m->type) - m->cols) * dtype_bytes(m->type));
 }
 
@@ -122,16 +137,6 @@ static bool widen_image(struct cuda *c, const struct matrix *m)
     return c->image != NULL;
 }
 
-/* Types are kept, or widened to f32 where they are mixed. */
-static bool keeps(const struct matrix *m, const struct matrix_part *parts,
-                  uint32_t n_parts)
-{
-    bool all = m->format == WEIGHT_OWN;
-    for (uint32_t i = 0; i < n_parts; i++)
-        all = all && (m->type == DTYPE_F32 || m->type == parts[i].type);
-    return all;
-}
-
 /* Steps wait for what has been sent. */
 static void end_load(struct cuda *c)
 {
@@ -144,14 +149,11 @@ int cuda_matrix_load(struct backend *b, struct matrix *m,
 {
     struct cuda *c = cuda_of(b);
     if (!cuda_enter(c)) return err_set(err, -EIO, "%s", c->why_dead.msg);
-    if (m->type > DTYPE_BF16)
-        return err_set(err, -EINVAL,
-                       "the CUDA backend keeps weights as f32, f16 or bf16, not as %s",
-                       dtype_name(m->type));
-    if (!keeps(m, parts, n_parts))
+    if (m->format != WEIGHT_OWN)
         return err_set(err, -ENOTSUP,
-                       "the CUDA backend keeps weights in the types that their files "
-                       "have; --weights must be auto");
+                       "the CUDA backend keeps weights as the files have them or as "
+                       "bf16, not as %s",
+                       weight_format_name(m->format));
     size_t row = cuda_ld(m->cols, m->type) * dtype_bytes(m->type);
     if (row > CUDA_STAGING_BYTES)
         return err_set(err, -EINVAL, "a matrix of %u columns is too wide", m->cols);

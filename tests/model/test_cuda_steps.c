@@ -19,12 +19,8 @@ static int32_t ids[400];
 
 static void open_model(struct fixture *f)
 {
-    struct fixture_options o = {.dir = "tests/golden/models/tiny-smollm2",
-                                .cpu_path = "cuda",
-                                .threads = 1,
-                                .kv = DTYPE_F16,
-                                .max_rows = 64,
-                                .n_blocks = 64};
+    struct fixture_options o = {
+        "tests/golden/models/tiny-smollm2", "cuda", 1, DTYPE_F16, 64, 64, WEIGHT_OWN};
     if (!fixture_open(f, &o)) {
         print_message("skipped: this machine or build has no CUDA\n");
         skip();

@@ -129,6 +129,15 @@ static uint32_t random_below(uint64_t *seed, uint32_t n)
     return (uint32_t)(*seed >> 33) % n;
 }
 
+static void assert_answered(const struct client *c, const struct world *w)
+{
+    struct err why = {{0}};
+    const struct event *end = &c->choices[0].end;
+    if (end->reason == FINISH_LENGTH) return;
+    engine_failure(w->engine, &why);
+    fail_msg("a reply ended by %d, status %d: %s", end->reason, end->status, why.msg);
+}
+
 /* Conversations grow in any order over a pool that holds two of them: each turn's prompt is
  * the beginning of one endless text, a little longer than before. */
 static void run_history(struct world *cold, struct world *w, uint64_t seed)
@@ -152,7 +161,9 @@ static void run_history(struct world *cold, struct world *w, uint64_t seed)
                          named(prompt_of(w, length[j], j, 0, TURN), second));
         client_read(&other);
         client_end(&other);
+        assert_answered(&other, w);
         client_ask(&client, cold, prompt_of(cold, length[i], i, 0, TURN));
+        assert_answered(&client, cold);
         assert_same(&client, &other);
         if (!two) continue;
         client_read(&beside);
