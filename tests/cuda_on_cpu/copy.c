@@ -109,7 +109,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n,
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(WAITS_FOR_ALL, NULL);
     counts.syncs++;
     LEAVE(
         copy((struct copy){to, from, n, n, n, 1, false}, kind, stream_of(NULL), true));

@@ -34,11 +34,23 @@ void capture_join(struct CUstream_st *s, struct CUgraph_st *g)
     n_capturing++;
 }
 
-bool capture_breaks(void)
+static bool forbids(const struct CUgraph_st *g)
 {
-    for (struct CUstream_st *s = streams; s && n_capturing; s = s->next)
-        if (s->capture) s->capture->invalid = true;
-    return n_capturing != 0;
+    return g->mode == cudaStreamCaptureModeGlobal ||
+           (g->mode == cudaStreamCaptureModeThreadLocal &&
+            pthread_equal(g->thread, pthread_self()));
+}
+
+bool capture_breaks(enum capture_call call, const struct CUstream_st *waited)
+{
+    bool breaks = false;
+    for (struct CUstream_st *s = streams; s && n_capturing; s = s->next) {
+        if (!s->capture) continue;
+        bool waits = call == WAITS_FOR_ALL || (call == WAITS_FOR && s == waited);
+        if (!waits && !forbids(s->capture)) continue;
+        s->capture->invalid = breaks = true;
+    }
+    return breaks;
 }
 
 void captures_forget(void)
@@ -48,13 +60,14 @@ void captures_forget(void)
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    (void)mode;
     ENTER();
     struct CUstream_st *s = stream_of(stream);
     if (s == stream_of(NULL)) LEAVE(cudaErrorStreamCaptureUnsupported);
     if (s->capture) LEAVE(cudaErrorIllegalState);
     struct CUgraph_st *g = raw_alloc(sizeof *g);
     g->origin = s;
+    g->mode = mode;
+    g->thread = pthread_self();
     capture_join(s, g);
     LEAVE(cudaSuccess);
 }

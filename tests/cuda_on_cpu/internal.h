@@ -13,6 +13,7 @@
 #define CUDA_ON_CPU_INTERNAL_H
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,11 +43,11 @@ uint64_t random_below(uint64_t n);
         if (refused_) return standin_leave(refused_);                                  \
     } while (0)
 #define LEAVE(e) return standin_leave(e)
-/* For calls that a stream capture forbids: they end it. */
-#define ENTER_UNLESS_CAPTURING()                                                       \
+/* For calls that a stream capture of theirs (enum capture_call) forbids: they end it. */
+#define ENTER_UNLESS_CAPTURING(call, s)                                                \
     do {                                                                               \
         ENTER();                                                                       \
-        if (capture_breaks()) LEAVE(cudaErrorStreamCaptureUnsupported);                \
+        if (capture_breaks(call, s)) LEAVE(cudaErrorStreamCaptureUnsupported);         \
     } while (0)
 
 /* ---- memory.c ---- */
@@ -119,10 +120,18 @@ struct CUgraph_st {
     unsigned n, room;
     bool invalid;
     struct CUstream_st *origin;
+    enum cudaStreamCaptureMode mode;
+    pthread_t thread;  // that began it
 };
+/* What CUDA calls potentially unsafe while a stream captures, a wait for one stream, and a
+ * wait for all of them. */
+enum capture_call { UNSAFE, WAITS_FOR, WAITS_FOR_ALL };
 void graph_add(struct CUgraph_st *g, struct operation *o);
 void capture_join(struct CUstream_st *s, struct CUgraph_st *g);
-bool capture_breaks(void);  // true, and every capture invalid, where one is going on
+/* True, and the captures that forbid it invalid, where there are any: a global one forbids
+ * unsafe calls to all threads, a thread's own to that thread, a relaxed one to nobody, and
+ * each of them a wait for the stream that captures.  s is that of WAITS_FOR. */
+bool capture_breaks(enum capture_call call, const struct CUstream_st *s);
 void captures_forget(void);
 
 /* ---- block.c, launch.c ---- */

@@ -220,7 +220,7 @@ static size_t charge(size_t n)  // what a device takes for n bytes
 
 cudaError_t cudaMalloc(void **out, size_t n)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     if (!out) LEAVE(cudaErrorInvalidValue);
     *out = NULL;
     if (!n) LEAVE(cudaSuccess);
@@ -268,7 +268,7 @@ static void release(struct allocation *a)
 
 cudaError_t cudaFree(void *p)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     if (!p) LEAVE(cudaSuccess);
     struct allocation *a = memory_is_device_space(p) ? allocation_of(p, 1) : NULL;
     if (!a || a->p != p) LEAVE(cudaErrorInvalidValue);
@@ -302,7 +302,7 @@ static void pin(void *p, size_t n, bool ours)
 cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags)
 {
     (void)flags;
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     if (!out || !n) LEAVE(cudaErrorInvalidValue);
     *out = NULL;
     void *p = NULL;
@@ -332,14 +332,14 @@ static cudaError_t unpin(void *p, bool ours)
 
 cudaError_t cudaFreeHost(void *p)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     LEAVE(p ? unpin(p, true) : cudaSuccess);
 }
 
 cudaError_t cudaHostRegister(void *p, size_t n, unsigned flags)
 {
     (void)flags;
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     if (!p || !n || memory_is_device_space(p)) LEAVE(cudaErrorInvalidValue);
     if (memory_pinned(p, 1)) LEAVE(cudaErrorHostMemoryAlreadyRegistered);
     if (!may_pin(n)) LEAVE(cudaErrorMemoryAllocation);
@@ -349,7 +349,7 @@ cudaError_t cudaHostRegister(void *p, size_t n, unsigned flags)
 
 cudaError_t cudaHostUnregister(void *p)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     LEAVE(unpin(p, false));
 }
 

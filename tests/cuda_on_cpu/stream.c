@@ -109,7 +109,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(WAITS_FOR, stream_of(s));
     counts.syncs++;
     operation_wait(stream_of(s)->last);
     LEAVE(sticky_error());
@@ -125,13 +125,13 @@ static cudaError_t query(struct operation *o)
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(WAITS_FOR, stream_of(s));
     LEAVE(query(stream_of(s)->last));
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(WAITS_FOR_ALL, NULL);
     counts.syncs++;
     operations_wait_all();
     LEAVE(sticky_error());
@@ -231,7 +231,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned fla
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     counts.syncs++;
     if (!e) LEAVE(cudaErrorInvalidResourceHandle);
     operation_wait(e->recorded);
@@ -240,7 +240,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
-    ENTER_UNLESS_CAPTURING();
+    ENTER_UNLESS_CAPTURING(UNSAFE, NULL);
     if (!e) LEAVE(cudaErrorInvalidResourceHandle);
     LEAVE(query(e->recorded));
 }

@@ -177,6 +177,13 @@ static void captures_are_right(void)
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     GIVES(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
     GIVES(cudaStreamEndCapture(s, &g), cudaErrorStreamCaptureInvalidated);
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    GIVES(cudaStreamSynchronize(t), cudaErrorStreamCaptureUnsupported);
+    GIVES(cudaStreamEndCapture(s, &g), cudaErrorStreamCaptureInvalidated);
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+    OK(cudaStreamSynchronize(t));
+    GIVES(cudaStreamSynchronize(s), cudaErrorStreamCaptureUnsupported);
+    GIVES(cudaStreamEndCapture(s, &g), cudaErrorStreamCaptureInvalidated);
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     OK(cudaEventRecord(e, s));
     OK(cudaStreamWaitEvent(t, e, 0));
