@@ -153,6 +153,7 @@ void tier_flush(struct tier *t);  // after a row of submits
 size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now);
 
 bool tier_match(const struct tier *t, const struct block_meta *meta);
+/* Used just now, says the caller: that it is loaded may be for its way to another tier. */
 void tier_touch(struct tier *t, const struct block_id *id);
 bool tier_coldest(const struct tier *t, const uint64_t *tenant, struct block_meta *out);
 /* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  tier_erase also

@@ -8,9 +8,7 @@ import time
 import pytest
 
 from server import Server, together
-from sleepers import BLOCK, storm, ask, cached, prompt_of, slot_count, tiers, wait_copied, wait_slots
-
-pytestmark = storm
+from sleepers import BLOCK, ask, cached, prompt_of, slot_count, tiers, wait_copied, wait_slots
 
 SLEEPERS = int(os.environ.get("SLEEPERS", "1000"))
 BLOCKS = 12

@@ -106,11 +106,14 @@ static void a_full_tier_offers_its_coldest_block(void **state)
     open_world(&w, 2);
     assert_int_equal(store(w.tier, 1, 0), 0);
     assert_int_equal(store(w.tier, 2, 0), 0);
-    assert_int_equal(load(w.tier, 1, 0), 0);  // now the warmer
+    assert_int_equal(load(w.tier, 1, 0), 0);
     assert_int_equal(store(w.tier, 3, 0), -ENOSPC);
 
     struct block_meta victim;
+    struct block_id id = block_name(1, 0);
     uint64_t tenant = 1, nobody = 9;
+    assert_true(tier_coldest(w.tier, NULL, &victim) && victim.tenant == 1);
+    tier_touch(w.tier, &id);  // now the warmer
     assert_true(tier_coldest(w.tier, &tenant, &victim) && victim.tenant == 1);
     assert_false(tier_coldest(w.tier, &nobody, &victim));
     assert_true(tier_coldest(w.tier, NULL, &victim) && victim.tenant == 2);
@@ -118,7 +121,6 @@ static void a_full_tier_offers_its_coldest_block(void **state)
     assert_int_equal(tier_drop(w.tier, &victim.id), -ENOENT);
     assert_int_equal(store(w.tier, 3, 0), 0);
     assert_true(has(w.tier, 1, 0) && !has(w.tier, 2, 0) && has(w.tier, 3, 0));
-    struct block_id id = block_name(1, 0);
     tier_touch(w.tier, &id);
     assert_true(tier_coldest(w.tier, NULL, &victim) && victim.tenant == 3);
     world_close(&w);
