@@ -109,7 +109,7 @@ $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,ser
 
 # Fuzzers share objects of their own: clang's, watched for coverage.
 FUZZ_FLAGS = -std=c17 -D_GNU_SOURCE -I. -g -O1 -ffp-contract=off -pthread \
-             -fno-sanitize-recover=all
+             -Wall -Wextra -Werror -fno-sanitize-recover=all
 FUZZ_OBJS := $(foreach r,$(ROOMS),$(patsubst %,$(BUILD)/fuzz/%.o, \
                  $(filter-out kernels/cuda/%,$(call src_of,$r))))
 
