@@ -101,7 +101,7 @@ $(foreach r,$(ROOMS),$(eval $(call room_rules,$r)))
 WEAK_NAMES := $(BUILD)/tests/e2e/dormouse-weak-names
 $(WEAK_NAMES): $(BUILD)/server/main.c.o $(BUILD)/tests/e2e/weak_names.c.o $(call libs_of,server)
 	$(say) LINK $@
-	$(Q)$(CC) $^ $(ALL_LDFLAGS) -Wl,--wrap=block_meta_next $(PKG_LIBS) $(LDLIBS) -o $@
+	$(Q)$(CC) $^ $(ALL_LDFLAGS) -Wl,--wrap=block_meta_next $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
 $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,server)
 	$(say) LINK $@

@@ -114,10 +114,14 @@ $(BUILD)/tests/cuda_on_cpu/test_%: $(BUILD)/tests/cuda_on_cpu/test_%.c.o \
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) -lcmocka $(CUDA_LIBS) $(LDLIBS) -o $@
 
-# What says something about CUDA, as T= takes it.
-CUDA_TESTS := $(subst /test_,/,$(patsubst tests/%.c,%, \
-    $(wildcard tests/cuda_on_cpu/test_*.c tests/*/test_*cuda*.c) \
-    tests/model/test_exact.c tests/model/test_forward.c))
+# What says something about CUDA, as T= takes it; and of that what sanitizers see in minutes,
+# in the source tier, which is there for them.
+test_names   = $(subst /test_,/,$(patsubst tests/%.c,%,$1))
+CUDA_TESTS  := $(call test_names,$(wildcard tests/cuda_on_cpu/test_*.c tests/*/test_*cuda*.c) \
+    tests/model/test_exact.c tests/model/test_forward.c)
+CUDA_WATCHED := $(call test_names,$(wildcard tests/cuda_on_cpu/test_*.c tests/kernels/test_cuda_*.c) \
+    tests/model/test_cuda_steps.c $(if $(filter thread,$(SAN)),,tests/server/test_engine_cuda.c))
+CUDA_TIER   := $(if $(SAN),cuda-on-cpu-$(subst $(comma),-,$(SAN)),cuda)
 
 NO_CUDA := CUDA is skipped: there is no nvcc on the PATH, and `make cuda-toolkit` was not asked
 
@@ -126,7 +130,8 @@ ifeq ($(CUDA_HOME),)
 	@echo '$(NO_CUDA)'
 	@echo "0 passed, 0 failed, 1 skipped"
 else
-	@$(MAKE) --no-print-directory -j$$(nproc) DEVICE=cuda BUILD=build/cuda unit T="$(CUDA_TESTS)"
+	@$(MAKE) --no-print-directory -j$$(nproc) DEVICE=cuda$(if $(SAN),-on-cpu) BUILD=build/$(CUDA_TIER) \
+	    unit T="$(if $(SAN),$(CUDA_WATCHED),$(CUDA_TESTS))"
 endif
 
 # ---- what the kernels cost ---------------------------------------------------
