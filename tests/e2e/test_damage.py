@@ -14,7 +14,7 @@ import time
 import pytest
 
 from server import PROGRAM, Server, model_dir
-from sleepers import (storm, BLOCK, BLOCK_BYTES, LAZY, PAGE, SLOT_BYTES, Cold, ask, cached, press,
+from sleepers import (storm, BLOCK, BLOCK_BYTES, LAZY, PAGE, SLOT_BYTES, Cold, ask, cached, kept, press,
                       prompt_of, slot_count, tiers, wait_copied, wait_slots)
 
 pytestmark = storm
@@ -397,6 +397,6 @@ def test_sigterm_copies_down_within_its_time(tmp_path):
     with Server("tiny-rand", *flags) as server:
         for p, before in zip(PROMPTS, said):
             again, usage = ask(server, p, 4)
-            assert again == before and cached(usage) == BLOCKS * BLOCK
+            assert again == before and kept(usage) == BLOCKS * BLOCK
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(30)

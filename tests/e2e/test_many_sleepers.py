@@ -8,7 +8,7 @@ import time
 import pytest
 
 from server import Server, together
-from sleepers import BLOCK, ask, cached, prompt_of, slot_count, tiers, wait_copied, wait_slots
+from sleepers import BLOCK, ask, kept, prompt_of, slot_count, tiers, wait_copied, wait_slots
 
 SLEEPERS = int(os.environ.get("SLEEPERS", "1000"))
 BLOCKS = 12
@@ -44,7 +44,7 @@ def wake_at_random(server, said, seed):
     for i in chosen:
         again, usage = ask(server, prompt(i), 4, name_of(i))
         assert again == said[i]
-        found += cached(usage)
+        found += kept(usage)
     return found
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 from server import Server
-from sleepers import BLOCK, Cold, ask, cached, prompt_of, slot_count, tiers
+from sleepers import BLOCK, Cold, ask, kept, prompt_of, slot_count, tiers
 
 KILLS = int(os.environ.get("KILLS", "25"))
 CONVERSATIONS = 24
@@ -75,7 +75,7 @@ def test_killed_at_random_moments_it_serves_right_answers_and_finds_conversation
                                   for _ in range(8))]
             for said, _, prompt in first:
                 assert said == cold[tuple(prompt)]
-            found += any(cached(usage) >= 2 * BLOCK for _, usage, _ in first)
+            found += any(kept(usage) >= 2 * BLOCK for _, usage, _ in first)
         storm = Storm(server, cold, choose.random())
         time.sleep(choose.uniform(0, 0.8))
         server.process.send_signal(signal.SIGKILL)
@@ -108,4 +108,4 @@ def test_what_had_reached_the_ssd_before_a_kill_is_found_after_it(tmp_path):
     with Server("tiny-rand", *flags) as server:
         for prompt, said in zip(prompts, before):
             again, usage = ask(server, prompt, 4)
-            assert again == said and cached(usage) == 40 * BLOCK
+            assert again == said and kept(usage) == 40 * BLOCK
