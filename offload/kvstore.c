@@ -266,6 +266,7 @@ void kvstore_step(struct kvstore *kv, uint64_t now)
     kv_loads_start(kv, now);
     kv_stores_start(kv, now);
     kv_free_quiet(kv, now);
+    if (now >= kv->held_until) kv->n_held = 0;
     for (int l = 0; l < KV_SOURCES; l++)
         if (kv->level[l].slots) kv_shed(kv, (enum kv_source)l, now);
     for (size_t i = 0; i < ARRAY_LEN(tiers); i++)
@@ -278,6 +279,7 @@ uint64_t kvstore_next(const struct kvstore *kv, uint64_t now)
     if (waiting && kv->n_loads == 0) return now;
     if (kv->o.ssd && kv->o.ssd->to_wipe) return now;
     uint64_t next = kv_min(kv->free_at, kv_stores_next(kv, now));
+    if (kv->n_held) next = kv_min(next, kv->held_until);
     if (kv->short_since && kv->short_until > now) next = kv_min(next, kv->short_until);
     for (uint32_t i = kv->oldest_wake; i != KV_NONE; i = kv->wakes[i].newer)
         if (kv->wakes[i].state == WAKE_WAITING)

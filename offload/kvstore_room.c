@@ -141,12 +141,13 @@ uint32_t kv_make_room_saved(struct kvstore *kv, uint32_t n, uint64_t now)
     return there;
 }
 
-/* What is left of the idle pages is held, then. */
+/* What is left of the idle pages is held, then.  Pages come to be held and cease to be in
+ * many ways, so that a count is believed for a while only. */
 static void count_held(struct kvstore *kv, uint64_t now)
 {
     const struct slots *s = kv->level[KV_DEVICE].slots;
     kv->n_held = 0;
-    kv->held_until = UINT64_MAX;
+    kv->held_until = now + KV_ROOM_ASKED;
     for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
          i = slots_at(s, i)->newer) {
         if (!resting(slots_at(s, i)) || kv_active(kv, i)) continue;
@@ -233,7 +234,9 @@ enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
     kv->short_asked = now;
     uint64_t lost = n - room_without_loss(kv, mine, now);
     kv->short_until = kv->short_since + patience(kv, lost);
-    return now >= kv->short_until ? KV_NOW : KV_LATER;
+    if (now < kv->short_until) return KV_LATER;
+    kv->short_since = 0;  // who comes next waits for itself
+    return KV_NOW;
 }
 
 // ---- G1: quiet for long -----------------------------------------------------------------------
@@ -352,7 +355,7 @@ static int displace(struct kvstore *kv, enum kv_source l, const uint64_t *tenant
                     uint64_t before, uint64_t now)
 {
     struct slots *s = kv->level[l].slots;
-    for (int tries = 0; tries < KV_DISPLACE_TRIES; tries++) {
+    for (int tries = 0; tries < KV_LOOKS; tries++) {
         uint32_t i = slots_coldest(s, tenant);
         if (i == SLOT_NONE) return kv->level[l].tier->in_flight ? -EAGAIN : -ENOSPC;
         if (held(kv, l, i, now)) {

@@ -37,13 +37,13 @@
 #include <string.h>
 
 #define KV_NONE      UINT32_MAX
-#define KV_LOOKS     64  // blocks looked at in one step by each walk along an LRU list
+#define KV_LOOKS     64  // blocks looked at by each walk along an LRU list, in one go
 #define KV_TRIES     3   // stores of one block that fail before it is left where it is
 #define KV_SHED_REST UINT64_C(50000000)  // ns
-/* Waiting for room is cut to no less than that; one that nobody asked for so long is over. */
+/* Waiting for room is cut to no less than that; one that nobody asked for so long is over,
+ * and so is a count of what is held. */
 #define KV_ROOM_LEAST     UINT64_C(100000000)   // ns
 #define KV_ROOM_ASKED     UINT64_C(1000000000)  // ns
-#define KV_DISPLACE_TRIES 8  // held blocks passed over before a tier counts as full
 
 struct kv_note {  // of the block in slot i of a level
     uint64_t last_used, promoted, held_until;

@@ -106,7 +106,7 @@ static void settle_store(struct tier *t, const struct tier_io *io, uint64_t now)
     // The slot itself may be what is broken, so all others come before it.
     slots_release_last(t->slots, io->slot);
     forget(t, io->slot, false);
-    store_failed(t, now);
+    if (io->res != -ENODEV) store_failed(t, now);  // that is the source's fault
 }
 
 static void settle_load(struct tier *t, const struct tier_io *io)

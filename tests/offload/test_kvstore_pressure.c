@@ -87,6 +87,8 @@ static void waiting_takes_no_longer_than_computing_again_would(void **state)
     assert_int_equal(kvstore_wait_room(w.kv, 4, &nothing, w.now), KV_LATER);
     w.now += SEC / 1000;
     assert_int_equal(kvstore_wait_room(w.kv, 4, &nothing, w.now), KV_NOW);
+    // Who comes next waits for itself.
+    assert_int_equal(kvstore_wait_room(w.kv, 4, &nothing, w.now), KV_LATER);
     let_land(&w);
     world_close(&w);
 }
@@ -187,6 +189,24 @@ static void what_is_held_is_not_promised_twice_and_counts_for_its_own(void **sta
     world_close(&w);
 }
 
+static void what_was_held_and_went_down_gives_its_room_back(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){8, 8, 0});
+    struct text a = chat(0, 4, 1);
+    turn(&w, &a, 0, 0);
+    assert_int_equal(kvstore_hold(w.kv, 0, a.name, w.now + 1000 * SEC), 0);
+    assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 4);
+    assert_int_equal(kvstore_wait_room(w.kv, 8, &nothing, w.now), KV_NEVER);
+    assert_true(kvstore_next(w.kv, w.now) <= w.now + SEC);  // somebody may be waiting
+    world_pass(&w, 10 * SEC);
+    assert_int_equal(found(&w, &a).by[KV_RAM] + found(&w, &a).by[KV_DEVICE], 4);
+    assert_true(kvstore_has_room(w.kv, 8, &nothing, w.now));
+    assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 8);
+    world_close(&w);
+}
+
 static void where_room_is_scarce_copying_does_not_wait_for_quiet(void **state)
 {
     (void)state;
@@ -229,6 +249,7 @@ int main(void)
         cmocka_unit_test(who_returns_quickly_does_not_wait_for_copies_of_its_own),
         cmocka_unit_test(a_prefetch_throws_nothing_away),
         cmocka_unit_test(what_is_held_is_not_promised_twice_and_counts_for_its_own),
+        cmocka_unit_test(what_was_held_and_went_down_gives_its_room_back),
         cmocka_unit_test(where_room_is_scarce_copying_does_not_wait_for_quiet),
         cmocka_unit_test(a_tier_with_slots_to_wipe_is_stepped_until_they_are),
     };
