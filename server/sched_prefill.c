@@ -63,8 +63,10 @@ static bool only_ends(const struct sched *s, uint64_t now)
     for (uint32_t i = 0; i < s->o.max_running; i++) {
         const struct sched_seq *q = &s->seqs[i];
         if (!wants_prefill(s, q)) continue;
-        if (q->n_adopted == 0 || sched_left(q) > SCHED_END_TOKENS) return false;
-        if (now - s->jobs[q->job].since >= SCHED_BUMP_NS) return false;
+        uint32_t came = q->n_adopted * KV_BLOCK_TOKENS;
+        uint64_t since = q->since ? q->since : s->jobs[q->job].since;
+        if (came == 0 || q->n_known - came > SCHED_END_TOKENS) return false;
+        if (now - since >= SCHED_BUMP_NS) return false;
     }
     return true;
 }

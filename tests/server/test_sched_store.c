@@ -234,8 +234,12 @@ static void a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever(void **sta
         step(&world, 64 * 2 * MS);
         for (int i = 0; i < 30; i++) step(&world, 8 * MS);
         f.blocks = kind == 0 ? 0 : 1;
-        add(&world, kind == 0 ? 40 : 16 + SCHED_END_TOKENS + 1, 1, 1);
+        uint32_t j = add(&world, kind == 0 ? 40 : 16 + SCHED_END_TOKENS + 1, 1, 1);
         assert_true(step(&world, MS)->n_rows >= 1 + SCHED_MIN_CHUNK);
+        for (int steps = 0; world.s.jobs[j].used; steps++) {  // its end is no other
+            step(&world, 8 * MS);
+            assert_true(steps < 6);
+        }
         finish_all(&world, MS);
         close_world(&world);
     }
