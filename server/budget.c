@@ -157,10 +157,8 @@ void budget_describe(const struct budget *b, char *buf, size_t cap)
     size_t n = 0;
     buf[0] = 0;
     for (size_t i = 0; i < ARRAY_LEN(parts) && n < cap; i++) {
-        // A device's budget has no engine, and the host's beside it no KV pool.
-        bool other =
-            b->whole ? i == 2 || i == 4 : b->block_bytes == 0 && (i == 0 || i == 3);
-        if (other) continue;
+        // What is 0 is of another budget: the device's, or the host's beside it.
+        if (parts[i].bytes == 0 && i + 1 < ARRAY_LEN(parts)) continue;
         char size[24];
         const char *between = n == 0 ? "" : i + 1 < ARRAY_LEN(parts) ? ", " : " and ";
         n += (size_t)snprintf(buf + n, cap - n, "%s%s %s", between, parts[i].name,
@@ -193,19 +191,19 @@ static void total(struct budget *b, uint64_t fixed, uint64_t blocks)
 /* The number of blocks where nobody asked for one; `left` bytes are there for them. */
 static uint64_t choose(const struct budget *b, uint64_t left)
 {
-    if (b->whole) {
-        uint64_t all = left / b->block_bytes;
-        return all < UINT32_MAX - 1 ? all : UINT32_MAX - 1;
+    uint64_t one = kv_blocks_for(b->context), few = kv_blocks_for(FEW_TOKENS);
+    uint64_t fits = left / b->block_bytes, n = fits;
+    if (few > one) few = one;
+    if (!b->whole) {
+        uint64_t quarter = (b->available - b->weights) / 4;
+        uint64_t useful = one * b->max_sequences;
+        n = (quarter < DEFAULT_MOST ? quarter : DEFAULT_MOST) / b->block_bytes;
+        if (n > useful) n = useful;
+        if (n < one) n = one;
+        if (n > fits && fits >= few) n = fits;
     }
-    uint64_t one = kv_blocks_for(b->context);
-    uint64_t quarter = (b->available - b->weights) / 4;
-    uint64_t n = (quarter < DEFAULT_MOST ? quarter : DEFAULT_MOST) / b->block_bytes;
-    uint64_t useful = one * b->max_sequences;
-    if (n > useful) n = useful;
-    if (n < one) n = one;
-    uint64_t fits = left / b->block_bytes, few = kv_blocks_for(FEW_TOKENS);
-    if (n > fits && fits >= (few < one ? few : one)) n = fits;
-    return n;
+    if (n < few) n = few;  // which does not fit, and is refused
+    return n < UINT32_MAX - 1 ? n : UINT32_MAX - 1;
 }
 
 int budget_fits(struct budget *b, struct err *err)
@@ -228,11 +226,6 @@ int budget_plan(struct budget *b, struct err *err)
     uint64_t blocks = b->kv_blocks  ? b->kv_blocks
                       : b->kv_bytes ? b->kv_bytes / b->block_bytes
                                     : choose(b, b->available - fixed);
-    if (blocks == 0 && !asked) {
-        b->kv = b->block_bytes;
-        b->total = add(fixed, b->kv);
-        return refuse(b, "lower step_tokens or margin, or take a smaller model", err);
-    }
     if (blocks == 0) {
         char want[24], block[24];
         return err_set(err, -EINVAL, "kv_memory of %s is less than one KV block of %s",

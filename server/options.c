@@ -36,7 +36,8 @@ static const char *env_find(char **env, const char *key)
 
 /* A variable with our prefix that is no option's.  What is nearly one is a misspelling and
  * refused, as in a file; others may be meant for something else, and are named in the log
- * (Kubernetes sets DORMOUSE_SERVICE_HOST beside a service of this name). */
+ * (Kubernetes sets DORMOUSE_SERVICE_HOST beside a service of this name; its DORMOUSE_PORT, an
+ * address, it has to be told to leave out: README.md). */
 static int check_stranger(const char *variable, struct err *err)
 {
     char key[64];

@@ -129,9 +129,9 @@ int stack_calibrate(struct stack *s, struct err *err)
 {
     uint32_t chunk = s->device ? DEVICE_CHUNK : HOST_CHUNK;
     uint32_t rows = s->model.options.max_rows;
-    if (s->device && chunk > rows) chunk = rows;
-    if (s->device && chunk > s->context / 3) chunk = s->context / 3;
-    if (chunk < 16 || 3 * chunk > s->context || chunk > rows) return 0;
+    if (chunk > rows) chunk = rows;
+    if (chunk > s->context / 3) chunk = s->context / 3;
+    if (chunk < 16) return 0;
     struct rows r;
     int rc = take_rows(&r, chunk, err);
     if (rc < 0) return rc;

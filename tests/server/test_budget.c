@@ -81,7 +81,7 @@ static void what_does_not_fit_is_refused_and_every_part_named(void **state)
     assert_string_equal(err.msg,
                         "the memory budget needs 8.76 GiB (weights 257 MiB, "
                         "activations 10.0 MiB, engine "
-                        "2.00 MiB, KV pool 8.00 GiB, tiers 0 B and margin 512 MiB), "
+                        "2.00 MiB, KV pool 8.00 GiB and margin 512 MiB), "
                         "but MemAvailable has "
                         "2.00 GiB available; lower kv_memory, kv_blocks or margin");
 
