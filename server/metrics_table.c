@@ -22,6 +22,10 @@ static const double wake_bounds[METRICS_BUCKETS] = {
 /* clang-format off */
 #define ONE(name, help)         {name, help, NULL, false}
 #define PART(name, help, label) {name, help, label, false}
+#define BY_TIER(of, name, help) \
+    [of##_RAM] = PART(name, help, RAM), [of##_SSD] = PART(name, NULL, SSD)
+#define BY_LEVEL(of, name, help) \
+    [of##_DEVICE] = PART(name, help, DEVICE), BY_TIER(of, name, NULL)
 /* clang-format on */
 
 const struct series metrics_counters[COUNTERS] = {
@@ -36,11 +40,8 @@ const struct series metrics_counters[COUNTERS] = {
     [COUNTER_PREEMPTIONS] =
         ONE("num_preemptions_total", "Sequences put back to make room for others."),
     [COUNTER_STEPS] = ONE("steps_total", "Steps of the model."),
-    [COUNTER_FROM_DEVICE] =
-        PART("cached_prompt_tokens_total",
-             "Prompt tokens not computed, by where they were.", DEVICE),
-    [COUNTER_FROM_RAM] = PART("cached_prompt_tokens_total", NULL, RAM),
-    [COUNTER_FROM_SSD] = PART("cached_prompt_tokens_total", NULL, SSD),
+    BY_LEVEL(COUNTER_FROM, "cached_prompt_tokens_total",
+             "Prompt tokens not computed, by where they were."),
     [COUNTER_NEW] =
         PART("computed_prompt_tokens_total",
              "Prompt tokens computed, by why they were not loaded.", "reason=\"new\""),
@@ -49,30 +50,21 @@ const struct series metrics_counters[COUNTERS] = {
     [COUNTER_FAILED] = PART("computed_prompt_tokens_total", NULL, "reason=\"failed\""),
     [COUNTER_LATE] = PART("computed_prompt_tokens_total", NULL, "reason=\"late\""),
     [COUNTER_BUSY] = PART("computed_prompt_tokens_total", NULL, "reason=\"busy\""),
-    [COUNTER_PROMOTED_RAM] =
-        PART("promoted_bytes_total", "Bytes of KV brought up, by where they came from.",
-             RAM),
-    [COUNTER_PROMOTED_SSD] = PART("promoted_bytes_total", NULL, SSD),
-    [COUNTER_DEMOTED_RAM] =
-        PART("demoted_bytes_total", "Bytes of KV copied down, by where to.", RAM),
-    [COUNTER_DEMOTED_SSD] = PART("demoted_bytes_total", NULL, SSD),
-    [COUNTER_EVICTED_DEVICE] =
-        PART("evicted_blocks_total", "KV blocks freed to make room.", DEVICE),
-    [COUNTER_EVICTED_RAM] = PART("evicted_blocks_total", NULL, RAM),
-    [COUNTER_EVICTED_SSD] = PART("evicted_blocks_total", NULL, SSD),
+    BY_TIER(COUNTER_PROMOTED, "promoted_bytes_total",
+            "Bytes of KV brought up, by where they came from."),
+    BY_TIER(COUNTER_DEMOTED, "demoted_bytes_total",
+            "Bytes of KV copied down, by where to."),
+    BY_LEVEL(COUNTER_EVICTED, "evicted_blocks_total", "KV blocks freed to make room."),
     [COUNTER_LOST] =
         ONE("lost_blocks_total", "KV blocks whose last copy was freed to make room."),
     [COUNTER_UNWAITED] =
         ONE("unwaited_blocks_total",
             "Of these, KV blocks still to be copied down: whoever needed "
             "the room had waited for that as long as it pays."),
-    [COUNTER_QUOTA_RAM] = PART("quota_blocks_total",
-                               "KV blocks refused or freed for a tenant's quota.", RAM),
-    [COUNTER_QUOTA_SSD] = PART("quota_blocks_total", NULL, SSD),
-    [COUNTER_KEPT_RAM] = PART(
-        "kept_refused_blocks_total",
-        "KV blocks not stored in a full tier as all it has was used just now.", RAM),
-    [COUNTER_KEPT_SSD] = PART("kept_refused_blocks_total", NULL, SSD),
+    BY_TIER(COUNTER_QUOTA, "quota_blocks_total",
+            "KV blocks refused or freed for a tenant's quota."),
+    BY_TIER(COUNTER_KEPT, "kept_refused_blocks_total",
+            "KV blocks not stored in a full tier as all it has was used just now."),
     [COUNTER_LOAD_FAILED] =
         ONE("load_failures_total", "KV blocks that did not come up."),
     [COUNTER_STORE_FAILED] =
@@ -83,12 +75,9 @@ const struct series metrics_counters[COUNTERS] = {
                            "KV blocks not written to the SSD for its daily budget."),
     [COUNTER_SECOND_TOUCH] = ONE("second_touch_refused_blocks_total",
                                  "KV blocks not written to the SSD as used only once."),
-    [COUNTER_DROPPED_RAM] =
-        PART("dropped_blocks_total",
-             "KV blocks dropped as they could not be read, or were not "
-             "what they should be.",
-             RAM),
-    [COUNTER_DROPPED_SSD] = PART("dropped_blocks_total", NULL, SSD),
+    BY_TIER(COUNTER_DROPPED, "dropped_blocks_total",
+            "KV blocks dropped as they could not be read, or were not "
+            "what they should be."),
     [COUNTER_FOUND] =
         PART("start_blocks_total",
              "KV blocks that the SSD had at the start: usable, of another "
@@ -111,25 +100,14 @@ const struct series metrics_gauges[GAUGES] = {
     [GAUGE_CONNECTIONS] = ONE("connections", "Open connections of clients."),
     [GAUGE_WAKING] = ONE("num_sequences_waking", "Sequences that wait for KV blocks."),
     [GAUGE_CONVERSATIONS] = ONE("conversations", "Conversations that are known."),
-    [GAUGE_USED_DEVICE] =
-        PART("tier_used_bytes",
+    BY_LEVEL(GAUGE_USED, "tier_used_bytes",
              "KV bytes in a tier, of those too that only wait to be wanted "
-             "again.",
-             DEVICE),
-    [GAUGE_USED_RAM] = PART("tier_used_bytes", NULL, RAM),
-    [GAUGE_USED_SSD] = PART("tier_used_bytes", NULL, SSD),
-    [GAUGE_FREE_DEVICE] =
-        PART("tier_free_bytes", "KV bytes that a tier takes as it is.", DEVICE),
-    [GAUGE_FREE_RAM] = PART("tier_free_bytes", NULL, RAM),
-    [GAUGE_FREE_SSD] = PART("tier_free_bytes", NULL, SSD),
-    [GAUGE_CONFIGURED_RAM] = PART("tier_configured", "1: the tier is wanted.", RAM),
-    [GAUGE_CONFIGURED_SSD] = PART("tier_configured", NULL, SSD),
-    [GAUGE_WRITABLE_RAM] =
-        PART("tier_writable",
-             "1: the tier takes blocks; 0: there is none, or its writes "
-             "have failed and are tried again later.",
-             RAM),
-    [GAUGE_WRITABLE_SSD] = PART("tier_writable", NULL, SSD),
+             "again."),
+    BY_LEVEL(GAUGE_FREE, "tier_free_bytes", "KV bytes that a tier takes as it is."),
+    BY_TIER(GAUGE_CONFIGURED, "tier_configured", "1: the tier is wanted."),
+    BY_TIER(GAUGE_WRITABLE, "tier_writable",
+            "1: the tier takes blocks; 0: there is none, or its writes "
+            "have failed and are tried again later."),
     [GAUGE_LOADING_RAM] =
         PART("tier_transfers_in_flight",
              "KV blocks on their way out of a tier (load) or into it.",
