@@ -88,6 +88,13 @@ size_t backend_matrix_bytes(const struct backend *b, enum weight_format format,
     return b->ops->matrix_bytes(format, rows, cols, type);
 }
 
+size_t backend_input_bytes(const struct backend *b, enum weight_format format,
+                           uint32_t cols)
+{
+    if (format == WEIGHT_BF16) format = WEIGHT_OWN;
+    return b->ops->input_bytes ? b->ops->input_bytes(b, format, cols) : 0;
+}
+
 /* All of a matrix but what a backend puts there. */
 static int describe(const struct backend *b, struct matrix *out,
                     enum weight_format format, uint32_t cols,

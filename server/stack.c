@@ -163,6 +163,19 @@ static int settle_tiers(struct stack *s, const struct options *set, struct err *
     return s->device ? budget_fits(&s->host, err) : budget_plan(&s->budget, err);
 }
 
+/* Activations, logits and what the backend takes to compute with them. */
+static uint64_t compute_bytes(const struct stack *s, const struct options *set)
+{
+    struct model_options rows = model_limits(set);
+    uint64_t n = model_activation_bytes(&s->config, &rows);
+    uint32_t cols = model_widest_input(&s->config);
+    if (__builtin_add_overflow(n, backend_scratch_bytes(s->backend), &n) ||
+        __builtin_add_overflow(n, backend_input_bytes(s->backend, set->weights, cols),
+                               &n))
+        return UINT64_MAX;
+    return n;
+}
+
 static int settle_budget(struct stack *s, const struct stack_options *o,
                          struct err *err)
 {
@@ -177,15 +190,11 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     if (rc) return rc;
 
     struct budget *b = &s->budget;
-    size_t activations = model_activation_bytes(&s->config, &rows);
-    if (__builtin_add_overflow(activations, backend_scratch_bytes(s->backend),
-                               &activations))
-        activations = SIZE_MAX;
     *b = (struct budget){
         .available = b->available,
         .limit = b->limit,
         .weights = weights,
-        .activations = activations,
+        .activations = compute_bytes(s, set),
         .engine = engine_bytes(&engine),
         .margin = set->margin,
         .block_bytes = kv_block_bytes(&shape),

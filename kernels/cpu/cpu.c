@@ -116,6 +116,7 @@ static const struct backend_ops cpu_ops = {
     .matrix_reserve = cpu_matrix_reserve,
     .matrix_free = cpu_matrix_free,
     .matrix_bytes = cpu_matrix_bytes,
+    .input_bytes = cpu_input_bytes,
     .vector_load = vector_load,
     .alloc = alloc,
     .free = release,

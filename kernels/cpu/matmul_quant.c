@@ -8,15 +8,24 @@
 
 #include <stdlib.h>
 
-int cpu_inputs_reserve(struct cpu *c, uint32_t cols)
+/* At most 2^24 blocks of 2^20 rows: no overflow. */
+size_t cpu_input_bytes(const struct backend *b, enum weight_format format,
+                       uint32_t cols)
 {
-    uint32_t blocks = cpu_ceil_div(cols, QUANT_BLOCK);
-    if (blocks <= c->input_blocks) return 0;
+    if (format == WEIGHT_OWN) return 0;
+    return (size_t)cpu_ceil_div(cols, QUANT_BLOCK) * b->limits.max_rows *
+           sizeof(struct quant_block);
+}
+
+int cpu_inputs_reserve(struct cpu *c, enum weight_format format, uint32_t cols)
+{
+    size_t bytes = cpu_input_bytes(&c->base, format, cols);
+    if (bytes <= c->input_bytes) return 0;
     free(c->inputs);
-    c->input_blocks = 0;
-    c->inputs = cpu_alloc((size_t)blocks * c->base.limits.max_rows * sizeof *c->inputs);
+    c->input_bytes = 0;
+    c->inputs = cpu_alloc(bytes);
     if (!c->inputs) return -ENOMEM;
-    c->input_blocks = blocks;
+    c->input_bytes = bytes;
     return 0;
 }
 

@@ -73,6 +73,29 @@ static void scratch_grows_with_the_limits_and_the_threads(void **state)
     backend_close(long_tables);
 }
 
+static void inputs_of_quantised_weights_take_room_by_columns_and_rows(void **state)
+{
+    (void)state;
+    static const enum weight_format formats[] = {WEIGHT_Q8, WEIGHT_Q4};
+    struct backend *b = open_path("portable", 1), *more = NULL;
+    struct backend_options o = {.threads = 1, .limits = wide_limits};
+    o.limits.max_rows *= 2;
+    assert_int_equal(backend_open(&more, "cpu", &o, NULL), 0);
+    for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+        size_t bytes = backend_input_bytes(b, formats[i], 256);
+        // Each input once as 16 bits, and of each 32 of them a scale and a sum.
+        assert_int_equal(bytes, wide_limits.max_rows * (256 * 2 + 8 * 2 * 4));
+        assert_int_equal(backend_input_bytes(b, formats[i], 1), bytes);
+        assert_int_equal(backend_input_bytes(b, formats[i], 257), 2 * bytes);
+        assert_int_equal(backend_input_bytes(more, formats[i], 256), 2 * bytes);
+        assert_true(backend_input_bytes(more, formats[i], UINT32_MAX) > UINT32_MAX);
+    }
+    assert_int_equal(backend_input_bytes(b, WEIGHT_OWN, 4096), 0);
+    assert_int_equal(backend_input_bytes(b, WEIGHT_BF16, 4096), 0);
+    backend_close(b);
+    backend_close(more);
+}
+
 static void memory_that_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -395,6 +418,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_opened_is_explained),
         cmocka_unit_test(it_says_what_it_is),
         cmocka_unit_test(scratch_grows_with_the_limits_and_the_threads),
+        cmocka_unit_test(inputs_of_quantised_weights_take_room_by_columns_and_rows),
         cmocka_unit_test(memory_that_cannot_be_is_refused),
         cmocka_unit_test(a_batch_that_breaks_a_rule_is_an_error_and_not_computed),
         cmocka_unit_test(
