@@ -171,9 +171,14 @@ void packed_close(struct packed *p)
     free(p);
 }
 
+bool packed_readable(const struct packed *p)
+{
+    return p->fd >= 0;
+}
+
 bool packed_read(struct packed *p, uint32_t i, const struct matrix *m)
 {
-    if (p->fd < 0) return false;
+    if (!packed_readable(p)) return false;
     if (i != p->read || i >= p->n || p->entry[i].bytes != m->bytes ||
         transfer(p->fd, m->data, m->bytes, p->at, false) != 0 ||
         checksum_xxh3(m->data, m->bytes) != p->entry[i].sum) {

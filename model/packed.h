@@ -31,6 +31,9 @@ void packed_open(struct packed **out, const struct backend *b, const char *dir,
                  enum weight_format format, const struct tensor_set *set);
 void packed_close(struct packed *p);  // NULL is fine
 
+/* Whether there is a file to read from, and none of it was wrong so far. */
+bool packed_readable(const struct packed *p);
+
 /* Fill m->data with the i-th matrix of the file.  False where that is not there or not
  * whole; from then on nothing is. */
 bool packed_read(struct packed *p, uint32_t i, const struct matrix *m);

@@ -24,8 +24,9 @@ struct walk {
     weights_progress progress;
     void *arg;
     enum weight_format format;
-    struct packed *packed;  // or NULL
-    uint32_t n_matrices;    // loaded so far
+    struct packed *packed;         // or NULL; with it, filled as they are loaded:
+    const struct matrix **matrix;  // (of all of the walk)
+    uint32_t n_matrices;           // taken so far
     size_t bytes, total;
     bool *used;           // by index in the set; NULL while counting
     uint32_t by_type[3];  // tensors of each enum dtype
@@ -99,10 +100,10 @@ static int load_parts(struct walk *k, struct matrix *out, enum weight_format for
                       uint32_t cols, const struct matrix_part *parts, uint32_t n)
 {
     struct backend *b = k->w->backend;
-    uint32_t number = k->n_matrices++;
-    if (k->packed) {
+    if (k->packed) k->matrix[k->n_matrices] = out;
+    if (k->packed && packed_readable(k->packed)) {
         int rc = backend_matrix_reserve(b, out, format, cols, parts, n, k->err);
-        if (rc || packed_read(k->packed, number, out)) return rc;
+        if (rc || packed_read(k->packed, k->n_matrices, out)) return rc;
         backend_matrix_free(b, out);
     }
     return backend_matrix_load(b, out, format, cols, parts, n, k->err);
@@ -123,6 +124,7 @@ static int take_parts(struct walk *k, struct matrix *out, enum weight_format for
         return err_set(k->err, -EOVERFLOW,
                        "a matrix of %u rows and %u columns is too large", rows, cols);
     int rc = k->w ? load_parts(k, out, format, cols, parts, n) : 0;
+    k->n_matrices++;
     if (rc == 0) rc = add_bytes(k, bytes);
     if (rc == 0 && biased) rc = add_bytes(k, (size_t)rows * sizeof(float));
     report(k);
@@ -274,22 +276,14 @@ int weights_bytes(const struct backend *b, const struct model_config *c,
     return rc;
 }
 
-/* All matrices in the order in which they were loaded. */
-static int write_packed(struct walk *k, const struct weights *w)
+/* Without memory for its list there is no packed form, and nothing else is missing. */
+static void open_packed(struct walk *k, const char *dir, uint32_t n_matrices)
 {
-    const struct matrix **m = calloc(k->n_matrices, sizeof *m);
-    if (!m) return err_set(k->err, -ENOMEM, "no memory to list the weights");
-    uint32_t n = 0;
-    m[n++] = &w->embed;
-    for (uint32_t i = 0; i < w->layers; i++) {
-        const struct layer_weights *l = &w->layer[i];
-        const struct matrix *of_layer[] = {&l->qkv, &l->o, &l->gate_up, &l->down};
-        for (size_t j = 0; j < ARRAY_LEN(of_layer); j++) m[n++] = of_layer[j];
-    }
-    if (w->head.data) m[n++] = &w->head;
-    packed_write(k->packed, m, n);
-    free(m);
-    return 0;
+    packed_open(&k->packed, k->b, dir, k->format, k->set);
+    if (k->packed) k->matrix = calloc(n_matrices, sizeof *k->matrix);
+    if (k->matrix) return;
+    packed_close(k->packed);
+    k->packed = NULL;
 }
 
 static int load(struct walk *k, struct weights *w)
@@ -301,8 +295,6 @@ static int load(struct walk *k, struct weights *w)
                        k->c->layers);
     w->layers = k->c->layers;
     int rc = walk_all(k);
-    if (rc < 0) return rc;
-    if (k->packed) rc = write_packed(k, w);
     if (rc < 0) return rc;
     w->bytes = k->bytes;
     note_types(w, k);
@@ -323,13 +315,17 @@ int weights_load(struct weights *out, struct backend *b, const struct model_conf
                      .arg = o->arg,
                      .w = out};
     *out = (struct weights){.backend = b};
-    int rc = weights_bytes(b, c, s, o->format, &k.total, err);
-    if (rc == 0 && o->packed_dir)
-        packed_open(&k.packed, b, o->packed_dir, o->format, s);
+    struct walk counted = {.b = b, .c = c, .set = s, .err = err, .format = o->format};
+    int rc = walk_all(&counted);
+    k.total = counted.bytes;
+    if (rc == 0 && o->packed_dir) open_packed(&k, o->packed_dir, counted.n_matrices);
     if (rc == 0) rc = load(&k, out);
-    if (rc == 0 && k.packed)
+    if (rc == 0 && k.packed) {
+        packed_write(k.packed, k.matrix, k.n_matrices);
         snprintf(out->packed, sizeof out->packed, "%s", packed_result(k.packed));
+    }
     packed_close(k.packed);
+    free(k.matrix);
     free(k.used);
     if (rc < 0) weights_close(out);
     return rc;

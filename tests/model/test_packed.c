@@ -1,6 +1,7 @@
 /* test_packed.c - the packed form beside a model: taken where it is right, and where it is
  * not, all is as without it. */
 #include "model/packed.h"
+#include "tests/allocs.h"
 #include "tests/files.h"
 #include "tests/model/fixture.h"
 
@@ -127,6 +128,26 @@ static void a_damaged_file_is_ignored_and_written_again(void **state)
     world_close(&w);
 }
 
+static unsigned long allocations_of_a_load(struct world *w, bool cached)
+{
+    struct weights loaded;
+    unsigned long before = allocs_so_far();
+    load(w, &loaded, cached);
+    unsigned long n = allocs_so_far() - before;
+    weights_close(&loaded);
+    return n;
+}
+
+/* Some for the file, none for a matrix. */
+static void without_a_file_no_memory_is_taken_twice(void **state)
+{
+    (void)state;
+    struct world w = world_open(WEIGHT_OWN);
+    unsigned long without = allocations_of_a_load(&w, false);
+    assert_true(allocations_of_a_load(&w, true) - without < 4 * w.c.layers);
+    world_close(&w);
+}
+
 static void a_file_of_other_weights_is_ignored_and_written_again(void **state)
 {
     (void)state;
@@ -178,6 +199,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_second_load_takes_what_the_first_has_written),
         cmocka_unit_test(a_damaged_file_is_ignored_and_written_again),
+        cmocka_unit_test(without_a_file_no_memory_is_taken_twice),
         cmocka_unit_test(a_file_of_other_weights_is_ignored_and_written_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_to_is_fine),
         cmocka_unit_test(what_a_killed_writer_left_is_in_nobodys_way),
