@@ -85,13 +85,15 @@ static void add_file(struct crypto_state *s, const char *dir, const char *name)
 }
 
 static void make_key(struct crypto_hash *out, const char *layout, const char *dir,
-                     enum weight_format format, const struct tensor_set *set)
+                     enum weight_format format, const struct tensor_set *set,
+                     uint32_t n_matrices)
 {
     struct crypto_state s;
     crypto_begin(&s, NULL);
     add_text(&s, TAG);
     add_text(&s, layout);
     add_text(&s, weight_format_name(format));
+    crypto_add_u64(&s, n_matrices);
     for (uint32_t i = 0; i < safetensors_count(set); i++) {
         const struct tensor *t = safetensors_at(set, i);
         add_text(&s, t->name);
@@ -149,14 +151,15 @@ static void read_head(struct packed *p)
 }
 
 void packed_open(struct packed **out, const struct backend *b, const char *dir,
-                 enum weight_format format, const struct tensor_set *set)
+                 enum weight_format format, const struct tensor_set *set,
+                 uint32_t n_matrices)
 {
     *out = NULL;
     const char *layout = backend_matrix_layout(b);
     struct packed *p = layout && crypto_open(NULL) == 0 ? calloc(1, sizeof *p) : NULL;
     if (!p) return;
     p->fd = -1;
-    make_key(&p->key, layout, dir, format, set);
+    make_key(&p->key, layout, dir, format, set, n_matrices);
     snprintf(p->path, sizeof p->path - 8, "%s/dormouse-%s.packed", dir,
              weight_format_name(format));
     read_head(p);

@@ -7,9 +7,9 @@
  *     as the backend has them in memory, each from a page's start
  *
  * Numbers are little-endian.  The key is a hash of all that decides these bytes: the
- * backend's layout, the format, every tensor's name, type and shape, and of each file the
- * size and the times of its last change of content and of state, which no change of a
- * file leaves alone.  So a file of another model, of another version or of weights that
+ * backend's layout, the format, the number of matrices (the configuration may leave the
+ * head out), every tensor's name, type and shape, and of each file the size and the times
+ * of its last change of content and of state, which no change of a file leaves alone.  So a file of another model, of another version or of weights that
  * have changed since is not taken; nor is a byte that was not written here.
  *
  * Owns     the open file; packed_close() closes it.
@@ -28,7 +28,8 @@ struct packed;
 /* dir is that of the tensors' files.  *out is NULL where there is no memory, or the backend
  * has no packed form that another process can read. */
 void packed_open(struct packed **out, const struct backend *b, const char *dir,
-                 enum weight_format format, const struct tensor_set *set);
+                 enum weight_format format, const struct tensor_set *set,
+                 uint32_t n_matrices);
 void packed_close(struct packed *p);  // NULL is fine
 
 /* Whether there is a file to read from, and none of it was wrong so far. */

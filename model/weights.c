@@ -279,7 +279,7 @@ int weights_bytes(const struct backend *b, const struct model_config *c,
 /* Without memory for its list there is no packed form, and nothing else is missing. */
 static void open_packed(struct walk *k, const char *dir, uint32_t n_matrices)
 {
-    packed_open(&k->packed, k->b, dir, k->format, k->set);
+    packed_open(&k->packed, k->b, dir, k->format, k->set, n_matrices);
     if (k->packed) k->matrix = calloc(n_matrices, sizeof *k->matrix);
     if (k->matrix) return;
     packed_close(k->packed);

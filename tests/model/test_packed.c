@@ -12,8 +12,9 @@
 
 #include <cmocka.h>
 
-#define MODEL "tests/golden/models/tiny-smollm2"
-#define ROWS  24
+#define TIED   "tests/golden/models/tiny-smollm2"
+#define UNTIED "tests/golden/models/tiny-llama2"
+#define ROWS   24
 
 struct world {
     char *dir;
@@ -23,18 +24,23 @@ struct world {
     struct model_config c;
 };
 
-static struct world world_open(enum weight_format format)
+static struct world world_of(const char *model, enum weight_format format)
 {
     struct world w = {.dir = files_temp_dir(),
                       .format = format,
                       .name = format == WEIGHT_Q8 ? "dormouse-q8.packed"
                                                   : "dormouse-auto.packed"};
-    files_copy(MODEL, "config.json", w.dir);
-    files_copy(MODEL, "model.safetensors", w.dir);
+    files_copy(model, "config.json", w.dir);
+    files_copy(model, "model.safetensors", w.dir);
     struct backend_options o = {.threads = 2, .limits = {ROWS, 1, 8, 128, 32}};
     assert_int_equal(backend_open(&w.b, "cpu", &o, NULL), 0);
     assert_int_equal(model_config_load(&w.c, w.dir, NULL), 0);
     return w;
+}
+
+static struct world world_open(enum weight_format format)
+{
+    return world_of(TIED, format);
 }
 
 static void world_close(struct world *w)
@@ -159,11 +165,25 @@ static void a_file_of_other_weights_is_ignored_and_written_again(void **state)
     expect(&b, "packed weights from");
 
     // The same bytes, written anew: it cannot be known that they are.
-    files_copy(MODEL, "model.safetensors", b.dir);
+    files_copy(TIED, "model.safetensors", b.dir);
     expect(&b, "belongs to other weights");
     expect(&b, "packed weights from");
     world_close(&a);
     world_close(&b);
+}
+
+static void a_file_of_another_configuration_is_ignored_and_written_again(void **state)
+{
+    (void)state;
+    struct world w = world_of(UNTIED, WEIGHT_Q8);
+    assert_false(w.c.tied);
+    expect(&w, "is not there");
+    w.c.tied = true;  // the head is one matrix less; all others are the same
+    expect(&w, "belongs to other weights, so the weights were packed again; it is");
+    expect(&w, "packed weights from");
+    w.c.tied = false;
+    expect(&w, "belongs to other weights");
+    world_close(&w);
 }
 
 static void a_folder_that_cannot_be_written_to_is_fine(void **state)
@@ -201,6 +221,7 @@ int main(void)
         cmocka_unit_test(a_damaged_file_is_ignored_and_written_again),
         cmocka_unit_test(without_a_file_no_memory_is_taken_twice),
         cmocka_unit_test(a_file_of_other_weights_is_ignored_and_written_again),
+        cmocka_unit_test(a_file_of_another_configuration_is_ignored_and_written_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_to_is_fine),
         cmocka_unit_test(what_a_killed_writer_left_is_in_nobodys_way),
     };
