@@ -221,8 +221,9 @@ static int write_all(const struct packed *p, int fd, const struct matrix *const 
     for (uint32_t i = 0; i < n; i++) end += whole_pages(m[i]->bytes);
     // All room first: a full disk is found before its last byte is taken.
     int rc = posix_fallocate(fd, 0, (off_t)end);
-    rc = rc == 0 || rc == EOPNOTSUPP || rc == EINVAL ? ftruncate(fd, (off_t)end) : -rc;
-    if (rc == -1) rc = -errno;
+    if (rc == 0 || rc == EOPNOTSUPP || rc == EINVAL)
+        rc = ftruncate(fd, (off_t)end) ? errno : 0;
+    rc = -rc;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
         rc = transfer(fd, m[i]->data, m[i]->bytes, at, true);
         at += whole_pages(m[i]->bytes);
