@@ -115,8 +115,15 @@ static void a_damaged_file_is_ignored_and_written_again(void **state)
     expect(&w, "is not there");
     size_t n;
     char *good = files_read(path_of(&w), &n);
-    // In the tag, the key, the count, a sum, the table's end, and in matrices.
-    const size_t places[] = {3, 40, 64, 80, 4096, n / 2, 4096 + 100};
+    uint64_t matrices;
+    memcpy(&matrices, good + 64, sizeof matrices);
+    assert_true(matrices > 1);
+    size_t table_sum = 72 + 16 * matrices;
+    // In the tag, the key, the count, the first entry's sum, the last one's size and sum,
+    // the sum of all these, and in matrices.
+    const size_t places[] = {
+        3,         40,   64,         80,   table_sum - 16, table_sum - 1,
+        table_sum, 4096, 4096 + 100, n / 2};
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         good[places[i]] ^= 0x10;
         files_write(w.dir, w.name, good, n);
