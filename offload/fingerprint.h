@@ -21,7 +21,7 @@
 #include "kernels/kv_block.h"
 
 /* Of the layout of a block's bytes and of its name; raised when either changes. */
-#define FINGERPRINT_LAYOUT 1
+#define FINGERPRINT_LAYOUT 2
 
 struct fingerprint_parts {
     struct crypto_hash weights;    // of all tensors: names, types, shapes, bytes

@@ -52,7 +52,7 @@ static void the_construction_is_the_one_that_stands_on_disks(void **state)
     base(&p, 0);
     assert_string_equal(
         made(&p).text,
-        "26c25cec4bce4cd279121c8cdeb2b1caa905f2a18832caa9ca32a80f41652249");
+        "e75ce2bbea0ee520544facabb395aa4226a28bd09ef9c39163db81599836d497");
 }
 
 static const float other_freq[HALF] = {1.0f, 0.5f, 0.25f, 0.12500001f};
