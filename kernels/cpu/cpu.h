@@ -6,7 +6,7 @@
  *     matmul_quant.c    the same where weights are int8 or int4 (quant.h)
  *     attention.c   paged attention; rope_store beside it in rope.c
  *     rows.c        norms, activation: everything that goes row by row
- *     path*.c       inner kernels for each instruction set
+ *     path*.c, quant_*.c    inner kernels for each instruction set
  *
  * Owns     see struct cpu.
  * Threads  the caller's thread enters; items of the pool read this struct and write only

@@ -3,36 +3,22 @@
  * The tail of a row goes through the same vector instructions as the rest, under a mask,
  * so that an element's bits do not depend on where it stands.
  */
+#include "kernels/cpu/avx2.h"
 #include "kernels/cpu/path.h"
 
 #ifdef __AVX2__
 
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
 /* ---- loads and stores ---- */
-
-ALWAYS_INLINE __m256 widen_bf16(__m128i h)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
 
 /* Elements i .. i+7 of p as f32. */
 ALWAYS_INLINE __m256 load8(const void *p, enum dtype t, size_t i)
 {
     if (t == DTYPE_F32) return _mm256_loadu_ps((const float *)p + i);
     __m128i h = _mm_loadu_si128((const __m128i *)((const uint16_t *)p + i));
-    return t == DTYPE_F16 ? _mm256_cvtph_ps(h) : widen_bf16(h);
-}
-
-/* The first n of 8 lanes, n >= 0; all from 8 on. */
-ALWAYS_INLINE __m256i lanes(size_t n)
-{
-    __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), index);
+    return t == DTYPE_F16 ? _mm256_cvtph_ps(h) : avx2_widen_bf16(h);
 }
 
 ALWAYS_INLINE float sum8(__m256 v)
@@ -252,7 +238,7 @@ static void narrow(void *dst, const float *src, enum dtype t, size_t n)
         return;
     }
     for (size_t i = 0; i < n; i += 8) {
-        __m256 v = _mm256_maskload_ps(src + i, lanes(n - i));
+        __m256 v = _mm256_maskload_ps(src + i, avx2_lanes(n - i));
         __m128i h = t == DTYPE_F16 ? narrow_f16(v) : narrow_bf16(v);
         uint16_t *to = (uint16_t *)dst + i;
         if (n - i >= 8) {
@@ -294,8 +280,8 @@ ALWAYS_INLINE __m256 exp8(__m256 x)
 /* The scores of from <= i < to in lanes i .. i+7 of s, minus infinity in the others. */
 ALWAYS_INLINE __m256 masked(const float *s, uint32_t i, uint32_t from, uint32_t to)
 {
-    __m256i keep =
-        _mm256_andnot_si256(lanes(from > i ? from - i : 0), lanes(to > i ? to - i : 0));
+    __m256i keep = _mm256_andnot_si256(avx2_lanes(from > i ? from - i : 0),
+                                       avx2_lanes(to > i ? to - i : 0));
     return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), _mm256_loadu_ps(s + i),
                             _mm256_castsi256_ps(keep));
 }
@@ -341,7 +327,7 @@ static void rmsnorm(float *y, const float *x, const float *w, uint32_t n, float 
         d = _mm256_fmadd_ps(v, v, d);
     }
     for (; i < n; i += 8) {
-        __m256 v = _mm256_maskload_ps(x + i, lanes(n - i));
+        __m256 v = _mm256_maskload_ps(x + i, avx2_lanes(n - i));
         a = _mm256_fmadd_ps(v, v, a);
     }
     float sum = sum8(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
@@ -358,7 +344,7 @@ static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
 {
     const __m256 one = _mm256_set1_ps(1.0f);
     for (uint32_t i = 0; i < n; i += 8) {
-        __m256i mask = lanes(n - i);
+        __m256i mask = avx2_lanes(n - i);
         __m256 v = _mm256_maskload_ps(g + i, mask);
         __m256 e = exp8(_mm256_sub_ps(_mm256_setzero_ps(), v));
         v = _mm256_div_ps(v, _mm256_add_ps(one, e));
@@ -370,7 +356,7 @@ static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
 static void rope(float *x, const float *cos, const float *sin, uint32_t half)
 {
     for (uint32_t i = 0; i < half; i += 8) {
-        __m256i mask = lanes(half - i);
+        __m256i mask = avx2_lanes(half - i);
         __m256 a = _mm256_maskload_ps(x + i, mask);
         __m256 b = _mm256_maskload_ps(x + half + i, mask);
         __m256 c = _mm256_maskload_ps(cos + i, mask);

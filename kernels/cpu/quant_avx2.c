@@ -4,23 +4,15 @@
  * multiply-add of pairs (vpmaddwd) makes 8 partial sums of it: half as many instructions
  * as f32 takes for the same products, and exact.
  */
+#include "kernels/cpu/avx2.h"
 #include "kernels/cpu/quant.h"
 
 #ifdef __AVX2__
 
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
 /* ---- inputs ---- */
-
-ALWAYS_INLINE __m256i lanes(uint32_t n)
-{
-    __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), index);
-}
 
 ALWAYS_INLINE uint32_t max8(__m256i v)
 {
@@ -46,8 +38,9 @@ static void inputs_of_group(int16_t *q, float *scale, float *sum, const float *x
     __m256i most = _mm256_setzero_si256(), total = most, w[4];
     for (uint32_t i = 0; i < 4; i++) {
         v[i] = n == QUANT_GROUP ? _mm256_loadu_ps(x + (size_t)8 * i)
-               : n > 8 * i ? _mm256_maskload_ps(x + (size_t)8 * i, lanes(n - 8 * i))
-                           : _mm256_setzero_ps();
+               : n > 8 * i
+                   ? _mm256_maskload_ps(x + (size_t)8 * i, avx2_lanes(n - 8 * i))
+                   : _mm256_setzero_ps();
         most = _mm256_max_epi32(most,
                                 _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
     }
@@ -86,8 +79,7 @@ void quant_inputs_avx2(struct quant_block *to, const float *x, uint32_t n)
 
 ALWAYS_INLINE __m256 load_bf16(const uint16_t *p)
 {
-    __m256i h = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(h, 16));
+    return avx2_widen_bf16(_mm_loadu_si128((const __m128i *)p));
 }
 
 ALWAYS_INLINE __m256i load_i8(const int8_t *p)
