@@ -9,8 +9,9 @@
  * Numbers are little-endian.  The key is a hash of all that decides these bytes: the
  * backend's layout, the format, the number of matrices (the configuration may leave the
  * head out), every tensor's name, type and shape, and of each file the size and the times
- * of its last change of content and of state, which no change of a file leaves alone.  So a file of another model, of another version or of weights that
- * have changed since is not taken; nor is a byte that was not written here.
+ * of its last change of content and of state, which no change of a file leaves alone.
+ * So a file of another model, of another version or of weights that have changed since is
+ * not taken; nor is a byte that was not written here.
  *
  * Owns     the open file; packed_close() closes it.
  * Rule     it is a copy of what can be computed again: what is wrong with it is a sentence

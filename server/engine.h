@@ -63,8 +63,8 @@ NODISCARD int engine_start(struct engine *e, struct err *err);
 
 /* Lend r to the engine.  -E2BIG: can never fit (message with both sizes); -EBUSY: the
  * queue is full; -ESHUTDOWN: draining; -EIO: the backend has failed; -EINVAL: an id is
- * not in the vocabulary, or the tenant is unknown; -ENOMEM.  On any error r stays the caller's alone.  Choices beyond
- * max_running run one after the other. */
+ * not in the vocabulary, or the tenant is unknown; -ENOMEM.  On any error r stays the
+ * caller's alone.  Choices beyond max_running run one after the other. */
 NODISCARD int engine_submit(struct engine *e, struct request *r, struct err *err);
 uint64_t engine_clock(void);         // nanoseconds, monotonic: all its times are of it
 void engine_wake(struct engine *e);  // look at cancelled requests now

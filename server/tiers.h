@@ -64,9 +64,9 @@ void tiers_close(struct tiers *t);
 uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
                      uint64_t block_bytes);
 
-/* Move a few free blocks of the pool, of no meaning, in and out of each tier, and tell the cost model how
- * long it took; a tier that is full keeps the guess it began with.  Takes some ten
- * milliseconds. */
+/* Move a few free blocks of the pool, of no meaning, in and out of each tier, and tell the
+ * cost model how long it took; a tier that is full keeps the guess it began with.  Takes
+ * some ten milliseconds. */
 void tiers_calibrate(struct tiers *t, struct kv_pool *kv);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * Exactness: positions are cut into segments of 256 at fixed places.  Within a segment a
  * query goes over chunks of 64, at fixed places too, in order with an online softmax that
- * starts empty; the segments are then joined in order.  What a query computes so depends on its position
- * and window only.  Around that, work is grouped freely:
+ * starts empty; the segments are then joined in order.  So what a query computes depends
+ * on its position and window only.  Around that, work is grouped freely:
  *
  *   a sequence with one row      an item is (segment, KV head), so that one long
  *   (decode)                     conversation keeps all threads busy; the parts wait in

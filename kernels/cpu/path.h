@@ -61,9 +61,10 @@ struct cpu_path {
     void (*narrow)(void *dst, const float *src, enum dtype t, size_t n);
 
     /* One step of online softmax (Milakov and Gimelshein, 2018).  s holds n scores, n a
-     * multiple of 16 up to 64; those of from <= i < to count, at least one.  With m' = max(*m, them): s becomes exp(s - m'), 0 where it
-     * does not count; *l becomes *l exp(*m - m') + sum(s); *m becomes m'.  Answers
-     * exp(*m - m'), by which the caller scales what it has summed so far.
+     * multiple of 16 up to 64; those of from <= i < to count, at least one.  With
+     * m' = max(*m, them): s becomes exp(s - m'), 0 where it does not count; *l becomes
+     * *l exp(*m - m') + sum(s); *m becomes m'.  Answers exp(*m - m'), by which the caller
+     * scales what it has summed so far.
      * exp is within 2 ulp above -87.3, and 0 below. */
     float (*softmax)(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
                      float *l);
