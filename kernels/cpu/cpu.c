@@ -2,25 +2,16 @@
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/copyq.h"
+#include "kernels/host.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-#define PAGE      ((size_t)4096)
-#define HUGE_PAGE ((size_t)2 << 20)
 
 void *cpu_alloc(size_t bytes)
 {
-    // Whole pages where there are some: what direct I/O into KV blocks asks for.
-    size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : bytes >= PAGE ? PAGE : 64;
-    if (bytes == 0 || bytes > SIZE_MAX - align) return NULL;
-    void *p = aligned_alloc(align, ALIGN_UP(bytes, align));
-    // Only advice: where it is refused, pages are small and all else is the same.
-    if (p && align == HUGE_PAGE) (void)madvise(p, bytes, MADV_HUGEPAGE);
-    return p;
+    return host_alloc(bytes, 64);
 }
 
 void *cpu_scratch_alloc(struct cpu *c, size_t bytes)

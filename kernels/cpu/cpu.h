@@ -102,8 +102,7 @@ static inline void cpu_tiles(tile_fn *tile, uint32_t rows, uint32_t k, const flo
     }
 }
 
-/* Memory for arrays that kernels stream through: on a cache line, in huge pages where it
- * is large.  Freed by free(). */
+/* host_alloc() on a cache line. */
 void *cpu_alloc(size_t bytes);
 /* The same for the backend's own scratch, which is counted. */
 void *cpu_scratch_alloc(struct cpu *c, size_t bytes);
