@@ -1,10 +1,10 @@
 /* bench_loss.c [DIR [TEXT]] - what int8 and int4 weights lose, on a text of our own.
  *
- * One model as its files have it, one in q8 and one in q4 read the same text (README.md, or the
- * file TEXT), the first 2,048 tokens of it.  Of each token's logits are printed: the perplexity of
- * the next token, the root mean square and the largest difference from the model as its files
- * have it, the mean Kullback-Leibler divergence from it in nats, and how often the likeliest
- * token is the same.
+ * One model as its files have it, one in q8 and one in q4 read the same text
+ * (tests/golden/prose.txt, or the file TEXT), the first 2,048 tokens of it.  Of each token's
+ * logits are printed: the perplexity of the next token, the root mean square and the largest
+ * difference from the model as its files have it, the mean Kullback-Leibler divergence from
+ * it in nats, and how often the likeliest token is the same.
  */
 #include "tests/files.h"
 #include "tests/model/fixture.h"
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *dir = argc > 1 ? argv[1] : "models/smollm2-135m-instruct";
-    const char *text = argc > 2 ? argv[2] : "README.md";
+    const char *text = argc > 2 ? argv[2] : "tests/golden/prose.txt";
     char path[4096];
     snprintf(path, sizeof path, "%s/config.json", dir);
     if (access(path, R_OK) != 0) {
