@@ -6,9 +6,8 @@
  */
 #include "kernels/copy.h"
 #include "kernels/copyq.h"
+#include "kernels/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,18 +118,6 @@ static const struct copyq_ops thread_ops = {
     .close = thread_close,
 };
 
-/* Signals are for the threads that were made for them. */
-static int start(struct copyq_thread *q)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int rc = pthread_create(&q->thread, NULL, work, q);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    q->started = rc == 0;
-    return -rc;
-}
-
 int copyq_thread_open(struct copyq **out, struct err *err)
 {
     struct copyq_thread *q = aligned_alloc(64, ALIGN_UP(sizeof *q, 64));
@@ -139,7 +126,8 @@ int copyq_thread_open(struct copyq **out, struct err *err)
     q->base.ops = &thread_ops;
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->work, NULL);
-    int rc = start(q);
+    int rc = thread_start(&q->thread, work, q);
+    q->started = rc == 0;
     if (rc < 0) {
         thread_close(&q->base);
         return err_set(err, rc, "the thread that copies could not be started: %s",

@@ -13,7 +13,8 @@
  */
 #include "kernels/pool.h"
 
-#include <pthread.h>
+#include "kernels/thread.h"
+
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -124,11 +125,11 @@ int pool_open(struct pool **out, uint32_t threads, struct err *err)
     for (p->n_workers = 0; p->n_workers + 1 < threads; p->n_workers++) {
         struct worker *w = &p->workers[p->n_workers];
         *w = (struct worker){.pool = p, .number = p->n_workers + 1};
-        int rc = pthread_create(&w->thread, NULL, work, w);
-        if (rc) {
+        int rc = thread_start(&w->thread, work, w);
+        if (rc < 0) {
             uint32_t started = p->n_workers;
             pool_close(p);
-            return err_set(err, -rc, "the system started %u of %u compute threads",
+            return err_set(err, rc, "the system started %u of %u compute threads",
                            started + 1, threads);
         }
     }

@@ -1,7 +1,7 @@
 #include "offload/ssd_sums.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include "kernels/thread.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,18 +104,6 @@ void ssd_sums_close(struct ssd_sums *s)
     free(s);
 }
 
-/* Signals are for the threads that were made for them. */
-static int start(struct ssd_sums *s)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int rc = pthread_create(&s->thread, NULL, work, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    s->started = rc == 0;
-    return -rc;
-}
-
 int ssd_sums_open(struct ssd_sums **out, const struct crypto_hash *fingerprint,
                   size_t block_bytes, struct err *err)
 {
@@ -127,7 +115,8 @@ int ssd_sums_open(struct ssd_sums **out, const struct crypto_hash *fingerprint,
     s->done.end = &s->done.first;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
-    int rc = start(s);
+    int rc = thread_start(&s->thread, work, s);
+    s->started = rc == 0;
     if (rc < 0) {
         ssd_sums_close(s);
         return err_set(err, rc,

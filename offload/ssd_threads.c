@@ -1,8 +1,8 @@
 /* ssd_threads.c - the queue over worker threads that read and write as anybody does. */
 #include "offload/ssd_queue.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include "kernels/thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,19 +116,15 @@ static const struct ssd_queue_ops threads_ops = {
     .close = threads_close,
 };
 
-/* Signals are for the threads that the server made for them. */
+/* Fewer than n are as good. */
 static int start_workers(struct ssd_threads *q, unsigned n)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    int rc = pthread_sigmask(SIG_BLOCK, &all, &before);
-    if (rc) return -rc;
+    int rc = 0;
     while (rc == 0 && q->n_workers < n) {
-        rc = pthread_create(&q->worker[q->n_workers], NULL, work, q);
+        rc = thread_start(&q->worker[q->n_workers], work, q);
         if (rc == 0) q->n_workers++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return q->n_workers ? 0 : -rc;
+    return q->n_workers ? 0 : rc;
 }
 
 int ssd_threads_open(struct ssd_queue **out, int fd, unsigned entries,

@@ -1,7 +1,8 @@
 #include "server/engine_state.h"
 
+#include "kernels/thread.h"
+
 #include <assert.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -258,13 +259,8 @@ static void *engine_main(void *arg)
 
 int engine_start(struct engine *e, struct err *err)
 {
-    /* Signals are the business of the thread that waits for them. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&e->thread, NULL, engine_main, e);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0) return err_set(err, -rc, "the engine's thread could not be started");
+    int rc = thread_start(&e->thread, engine_main, e);
+    if (rc < 0) return err_set(err, rc, "the engine's thread could not be started");
     e->started = true;
     return 0;
 }

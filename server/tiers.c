@@ -1,9 +1,9 @@
 #include "server/tiers.h"
 
+#include "kernels/thread.h"
 #include "server/engine.h"
 #include "server/kv_pages.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -99,7 +99,6 @@ static void wait_for_opening(struct tiers *t)
     t->opening.running = false;
 }
 
-/* Signals are for the threads that were made for them. */
 int tiers_begin(struct tiers *t, struct backend *b, const struct tiers_options *o,
                 uint64_t block_bytes, struct err *err)
 {
@@ -107,17 +106,13 @@ int tiers_begin(struct tiers *t, struct backend *b, const struct tiers_options *
     int rc = backend_copyq_open(b, &t->copies, err);
     if (rc == 0) rc = ram_options(&t->opening.options, t, o, block_bytes, err);
     if (rc < 0) return rc;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    rc = pthread_create(&t->opening.thread, NULL, open_beside, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    rc = thread_start(&t->opening.thread, open_beside, t);
     t->opening.running = rc == 0;
     if (rc == 0) return 0;
-    return err_set(err, -rc,
+    return err_set(err, rc,
                    "the thread that takes the RAM tier's memory cannot be "
                    "started: %s",
-                   strerror(rc));
+                   strerror(-rc));
 }
 
 static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block,

@@ -1,7 +1,8 @@
 #include "server/watch.h"
 
+#include "kernels/thread.h"
+
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -70,7 +71,7 @@ int watch_open(struct watch **out, struct err *err)
     w->epoll = epoll_create1(EPOLL_CLOEXEC);
     w->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = w->epoll < 0 || w->stop < 0 ? -errno : 0;
-    if (rc == 0) rc = -pthread_create(&w->thread, NULL, look, w);
+    if (rc == 0) rc = thread_start(&w->thread, look, w);
     if (rc) {
         watch_close(w);
         return err_set(err, rc, "connections cannot be watched: %s", strerror(-rc));

@@ -1,6 +1,7 @@
 #include "server/workers.h"
 
-#include <pthread.h>
+#include "kernels/thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,12 +46,12 @@ int workers_open(struct workers **out, uint32_t threads, uint32_t queue,
     w->most = queue;
 
     for (; w->n_threads < threads; w->n_threads++) {
-        int rc = pthread_create(&w->threads[w->n_threads], NULL, work, w);
-        if (rc) {
-            err_set(err, -rc, "worker thread %u cannot be started: %s", w->n_threads,
-                    strerror(rc));
+        int rc = thread_start(&w->threads[w->n_threads], work, w);
+        if (rc < 0) {
+            err_set(err, rc, "worker thread %u cannot be started: %s", w->n_threads,
+                    strerror(-rc));
             workers_close(w);
-            return -rc;
+            return rc;
         }
     }
     *out = w;
