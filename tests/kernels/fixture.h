@@ -156,6 +156,35 @@ static inline void begin_rows(struct backend *b, struct step *s, uint32_t rows)
     backend_begin(b, &s->batch, frequencies(16), 16);
 }
 
+/* ---- what a pool holds ---- */
+
+/* Element d of K (v = 0) or V (v = 1) of a position, in layer 1 of a pool that the host can
+ * read. */
+typedef float stored_fn(const struct kv_pool_mem *kv, const uint32_t *table,
+                        uint32_t pos, int v, uint32_t head, uint32_t d);
+
+/* Number i of the plane of K or V that the position's block has for that head. */
+static inline float plane_number(const struct kv_pool_mem *kv, const uint32_t *table,
+                                 uint32_t pos, int v, uint32_t head, size_t i)
+{
+    const struct kv_shape *shape = &kv->shape;
+    const char *plane = (const char *)kv->base +
+                        table[pos / KV_BLOCK_TOKENS] * kv_block_bytes(shape) +
+                        kv_plane_offset(shape, 1, v, head);
+    float f;
+    dtype_to_f32(&f, plane + i * dtype_bytes(shape->dtype), shape->dtype, 1);
+    return f;
+}
+
+/* As the CPU's kernels lay a block out: K by elements, V by tokens. */
+static inline float cpu_stored(const struct kv_pool_mem *kv, const uint32_t *table,
+                               uint32_t pos, int v, uint32_t head, uint32_t d)
+{
+    size_t token = pos % KV_BLOCK_TOKENS, dim = kv->shape.head_dim;
+    return plane_number(kv, table, pos, v, head,
+                        v ? token * dim + d : d * KV_BLOCK_TOKENS + token);
+}
+
 /* ---- products and rows of a matrix, where the host reads buffers ---- */
 
 struct shape {
