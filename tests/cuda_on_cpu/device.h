@@ -14,6 +14,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+/* to name(from): the same bits as another type of the same size. */
+#define DEVICE_SAME_BITS(name, from, to)                                               \
+    static inline to name(from v)                                                      \
+    {                                                                                  \
+        to r;                                                                          \
+        memcpy(&r, &v, sizeof r);                                                      \
+        return r;                                                                      \
+    }
 
 #ifdef __cplusplus
 extern "C" {

@@ -13,7 +13,6 @@
 #include <immintrin.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/cuda_on_cpu/device.h"
 
@@ -24,30 +23,10 @@
 
 /* ---- numbers ---- */
 
-static inline float F(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-static inline uint32_t FB(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-static inline double D(uint64_t u)
-{
-    double f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-static inline uint64_t DB(double f)
-{
-    uint64_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
+DEVICE_SAME_BITS(F, uint32_t, float)
+DEVICE_SAME_BITS(FB, float, uint32_t)
+DEVICE_SAME_BITS(D, uint64_t, double)
+DEVICE_SAME_BITS(DB, double, uint64_t)
 static inline float H(uint32_t h)
 {
     return _cvtsh_ss((uint16_t)h);

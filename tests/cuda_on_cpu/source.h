@@ -300,26 +300,10 @@ template <class T> static inline void __stcg(T *p, T v)
 {
     *p = v;
 }
-static inline float __int_as_float(int i)
-{
-    float f;
-    memcpy(&f, &i, sizeof f);
-    return f;
-}
-static inline int __float_as_int(float f)
-{
-    int i;
-    memcpy(&i, &f, sizeof i);
-    return i;
-}
-static inline unsigned __float_as_uint(float f)
-{
-    return (unsigned)__float_as_int(f);
-}
-static inline float __uint_as_float(unsigned u)
-{
-    return __int_as_float((int)u);
-}
+DEVICE_SAME_BITS(__int_as_float, int, float)
+DEVICE_SAME_BITS(__float_as_int, float, int)
+DEVICE_SAME_BITS(__uint_as_float, unsigned, float)
+DEVICE_SAME_BITS(__float_as_uint, float, unsigned)
 static inline float __fmul_rn(float a, float b)
 {
     return a * b;

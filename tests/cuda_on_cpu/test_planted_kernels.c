@@ -1,32 +1,28 @@
 /* Mistakes in kernels, and kernels without one. */
 #include "tests/cuda_on_cpu/cases.h"
 
+/* Cases that are one launch of the kernel of the same name. */
+#define LAUNCHES(kernel, ...)                                                          \
+    static void kernel(void)                                                           \
+    {                                                                                  \
+        launch(#kernel, __VA_ARGS__);                                                  \
+    }
+LAUNCHES(lost_update, 1, 64, device(1), NULL, 0)
+LAUNCHES(half_at_barrier, 1, 64, device(64), NULL, 0)
+LAUNCHES(two_barriers, 1, 64, device(64), NULL, 0)
+LAUNCHES(early_exit, 1, 64, device(64), NULL, 0)
+LAUNCHES(static_bounds, 1, 64, device(64), NULL, 1)
+LAUNCHES(shuffle_in_branch, 1, 32, device(32), NULL, 0)
+LAUNCHES(shuffle_as_fence, 1, 32, device(32), NULL, 0)
+LAUNCHES(misaligned, 1, 1, device(64), device(64), 0)
+LAUNCHES(race_of_blocks, 4, 32, device(1), NULL, 0)
+
 static void no_barrier(void)
 {
     float *d = device(64);
     launch("no_barrier", 1, 64, d, NULL, 0);
     fetch(d, 64);
     for (int i = 0; i < 64; i++) wrong(host[i] != (float)(63 - i));
-}
-
-static void lost_update(void)
-{
-    launch("lost_update", 1, 64, device(1), NULL, 0);
-}
-
-static void half_at_barrier(void)
-{
-    launch("half_at_barrier", 1, 64, device(64), NULL, 0);
-}
-
-static void two_barriers(void)
-{
-    launch("two_barriers", 1, 64, device(64), NULL, 0);
-}
-
-static void early_exit(void)
-{
-    launch("early_exit", 1, 64, device(64), NULL, 0);
 }
 
 static void unwritten_shared(void)
@@ -37,26 +33,11 @@ static void unwritten_shared(void)
     wrong(host[63] != 1);
 }
 
-static void static_bounds(void)
-{
-    launch("static_bounds", 1, 64, device(64), NULL, 1);
-}
-
 static void dynamic_bounds(void)
 {
     OK(planted_launch("dynamic_bounds", (dim3){1, 1, 1}, 64, 256, NULL, device(64),
                       NULL, 0));
     OK(cudaDeviceSynchronize());
-}
-
-static void shuffle_in_branch(void)
-{
-    launch("shuffle_in_branch", 1, 32, device(32), NULL, 0);
-}
-
-static void shuffle_as_fence(void)
-{
-    launch("shuffle_as_fence", 1, 32, device(32), NULL, 0);
 }
 
 static void no_copy_wait(void)
@@ -85,16 +66,6 @@ static void past_the_end(void)
 static void far_past_the_end(void)
 {
     launch("add_one", 64, 64, device(64), device(4096), 4096);
-}
-
-static void misaligned(void)
-{
-    launch("misaligned", 1, 1, device(64), device(64), 0);
-}
-
-static void race_of_blocks(void)
-{
-    launch("race_of_blocks", 4, 32, device(1), NULL, 0);
 }
 
 static void freed_argument(void)

@@ -85,6 +85,7 @@ static inline struct matrix new_matrix_as(struct backend *b, enum weight_format 
     struct matrix_part part = {data, t, rows, bias};
     if (backend_matrix_load(b, &m, format, cols, &part, 1, &err))
         fail_msg("%s", err.msg);
+    assert_true(m.rows == rows && m.cols == cols);
     return m;
 }
 
@@ -153,6 +154,115 @@ static inline void begin_rows(struct backend *b, struct step *s, uint32_t rows)
     step_clear(s);
     step_add(s, 0, rows, NULL);
     backend_begin(b, &s->batch, frequencies(16), 16);
+}
+
+/* ---- what a pool holds ---- */
+
+/* Element d of K (v = 0) or V (v = 1) of a position, in layer 1 of a pool that the host can
+ * read. */
+typedef float stored_fn(const struct kv_pool_mem *kv, const uint32_t *table,
+                        uint32_t pos, int v, uint32_t head, uint32_t d);
+
+/* Number i of the plane of K or V that the position's block has for that head. */
+static inline float plane_number(const struct kv_pool_mem *kv, const uint32_t *table,
+                                 uint32_t pos, int v, uint32_t head, size_t i)
+{
+    const struct kv_shape *shape = &kv->shape;
+    const char *plane = (const char *)kv->base +
+                        table[pos / KV_BLOCK_TOKENS] * kv_block_bytes(shape) +
+                        kv_plane_offset(shape, 1, v, head);
+    float f;
+    dtype_to_f32(&f, plane + i * dtype_bytes(shape->dtype), shape->dtype, 1);
+    return f;
+}
+
+/* As the CPU's kernels lay a block out: K by elements, V by tokens. */
+static inline float cpu_stored(const struct kv_pool_mem *kv, const uint32_t *table,
+                               uint32_t pos, int v, uint32_t head, uint32_t d)
+{
+    size_t token = pos % KV_BLOCK_TOKENS, dim = kv->shape.head_dim;
+    return plane_number(kv, table, pos, v, head,
+                        v ? token * dim + d : d * KV_BLOCK_TOKENS + token);
+}
+
+/* ---- products and rows of a matrix, where the host reads buffers ---- */
+
+struct shape {
+    uint32_t rows, cols;
+};
+
+/* Fails the test where `got` is not x w^T + bias, both of x and w (cols). */
+typedef void check_output_fn(const float *x, const float *w, uint32_t cols, float bias,
+                             float got);
+
+/* Every output of m for each count of rows, and that the row after them stays as it was.
+ * w (m->rows, m->cols): m's weights as they are kept; bias (m->rows), or NULL; counts
+ * (n_counts): ascending. */
+static inline void check_products(struct backend *b, const struct matrix *m,
+                                  const float *w, const float *bias,
+                                  const uint32_t *counts, size_t n_counts,
+                                  check_output_fn *check_output)
+{
+    static struct step s;
+    uint32_t most = counts[n_counts - 1];
+    struct buffer x = new_buffer(b, most, m->cols), y = new_buffer(b, most, m->rows);
+    float *fill = random_floats(9, (size_t)most * m->cols);
+    memcpy(x.data, fill, (size_t)most * m->cols * sizeof *fill);
+    for (size_t i = 0; i < n_counts; i++) {
+        memset(y.data, 0xff, (size_t)most * m->rows * sizeof(float));
+        begin_rows(b, &s, counts[i]);
+        backend_matmul(b, &y, m, &x);
+        finish(b);
+        for (uint32_t r = 0; r < counts[i]; r++) {
+            for (uint32_t c = 0; c < m->rows; c++) {
+                check_output(fill + (size_t)r * m->cols, w + (size_t)c * m->cols,
+                             m->cols, bias ? bias[c] : 0,
+                             ((float *)y.data)[(size_t)r * m->rows + c]);
+            }
+        }
+        const float *after = (float *)y.data + (size_t)counts[i] * m->rows;
+        if (counts[i] < most) assert_true(isnan(*after));
+    }
+    backend_buffer_free(b, &x);
+    backend_buffer_free(b, &y);
+    free(fill);
+}
+
+/* y (rows, m->rows) of x (rows, m->cols), `group` rows at a time; the caller frees it. */
+static inline float *products_by(struct backend *b, const struct matrix *m,
+                                 const float *x, uint32_t rows, uint32_t group)
+{
+    static struct step s;
+    struct buffer in = new_buffer(b, rows, m->cols), y = new_buffer(b, rows, m->rows);
+    float *out = malloc((size_t)rows * m->rows * sizeof *out);
+    assert_non_null(out);
+    for (uint32_t r = 0; r < rows; r += group) {
+        uint32_t n = r + group <= rows ? group : rows - r;
+        memcpy(in.data, x + (size_t)r * m->cols, (size_t)n * m->cols * sizeof *x);
+        begin_rows(b, &s, n);
+        backend_matmul(b, &y, m, &in);
+        finish(b);
+        memcpy(out + (size_t)r * m->rows, y.data, (size_t)n * m->rows * sizeof *out);
+    }
+    backend_buffer_free(b, &in);
+    backend_buffer_free(b, &y);
+    return out;
+}
+
+/* That embedding reads all rows of m back as want (m->rows, m->cols), bit for bit. */
+static inline void check_embeds(struct backend *b, const struct matrix *m,
+                                const float *want)
+{
+    static struct step s;
+    struct buffer x = new_buffer(b, m->rows, m->cols);
+    step_clear(&s);
+    step_add(&s, 0, m->rows, NULL);
+    for (uint32_t i = 0; i < m->rows; i++) s.ids[i] = (int32_t)i;
+    backend_begin(b, &s.batch, frequencies(16), 16);
+    backend_embed(b, &x, m);
+    finish(b);
+    assert_memory_equal(x.data, want, (size_t)m->rows * m->cols * sizeof *want);
+    backend_buffer_free(b, &x);
 }
 
 #endif

@@ -90,6 +90,14 @@ static inline float *get_rows(struct device *d, const struct buffer *x, uint32_t
     return to;
 }
 
+/* As CUDA's kernels lay a block out: K and V by tokens. */
+static inline float cuda_stored(const struct kv_pool_mem *kv, const uint32_t *table,
+                                uint32_t pos, int v, uint32_t head, uint32_t d)
+{
+    size_t token = pos % KV_BLOCK_TOKENS;
+    return plane_number(kv, table, pos, v, head, token * kv->shape.head_dim + d);
+}
+
 /* n numbers as type t holds them. */
 static inline void round_to(enum dtype t, float *v, size_t n)
 {

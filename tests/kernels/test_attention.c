@@ -1,8 +1,4 @@
-#include "tests/kernels/fixture.h"
-
-struct heads {
-    uint32_t q, kv, dim;
-};
+#include "tests/kernels/attention_reference.h"
 
 static const struct heads many_heads[] = {
     {9, 3, 64}, {4, 1, 16}, {32, 8, 32}, {4, 2, 80}, {3, 3, 96}, {8, 2, 128}, {2, 1, 6},
@@ -17,15 +13,11 @@ struct world {
     uint32_t width;  // of a qkv row
 };
 
-#define BLOCKS 80
-
 static struct world open_world(struct backend *b, struct heads h, uint32_t window,
                                enum dtype t)
 {
-    struct world w = {.b = b};
+    struct world w = {.b = b, .shape = shape_of(h, window)};
     struct err err;
-    w.shape =
-        (struct attention_shape){h.q, h.kv, h.dim, window, 1.0f / sqrtf((float)h.dim)};
     struct kv_shape shape = {2, h.kv, h.dim, t};
     assert_int_equal(backend_kv_alloc(b, &w.kv, &shape, BLOCKS, &err), 0);
     // NaN in every type: a token read before it was stored spoils what is compared.
@@ -43,23 +35,11 @@ static void close_world(struct world *w)
     backend_buffer_free(w->b, &w->out);
 }
 
-/* The qkv of token `pos` of sequence `seed`: the same wherever and whenever computed. */
-static void fill_row(float *to, uint32_t width, uint64_t seed, uint32_t pos)
-{
-    uint64_t state = (seed + 1) * 1000003 + pos;
-    for (uint32_t i = 0; i < width; i++) to[i] = 2 * random_unit(&state);
-}
-
 /* Compute layer 1 of a step whose sequence s is the one of that seed. */
 static void compute(struct world *w, struct step *s, const uint64_t *seeds)
 {
-    struct batch *t = &s->batch;
-    for (uint32_t q = 0; q < t->n_seqs; q++) {
-        for (uint32_t r = t->row_start[q]; r < t->row_start[q + 1]; r++) {
-            fill_row((float *)w->qkv.data + (size_t)r * w->width, w->width, seeds[q],
-                     t->pos[r]);
-        }
-    }
+    const struct batch *t = &s->batch;
+    fill_rows(w->qkv.data, w->width, t, seeds);
     backend_begin(w->b, t, frequencies(w->shape.head_dim), w->shape.head_dim);
     backend_rope_store(w->b, &w->qkv, &w->kv, 1, &w->shape);
     backend_attention(w->b, &w->out, &w->qkv, &w->kv, 1, &w->shape);
@@ -71,69 +51,19 @@ static float *out_row(const struct world *w, uint32_t row)
     return (float *)w->out.data + (size_t)row * w->out.cols;
 }
 
-/* Element d of K (v = 0) or V (v = 1) of a token, from the pool. */
-static double stored(const struct world *w, const uint32_t *table, uint32_t pos, int v,
-                     uint32_t head, uint32_t d)
-{
-    const struct kv_shape *shape = &w->kv.shape;
-    const char *p = (const char *)w->kv.base +
-                    table[pos / KV_BLOCK_TOKENS] * kv_block_bytes(shape) +
-                    kv_plane_offset(shape, 1, v, head);
-    float f;
-    uint32_t token = pos % KV_BLOCK_TOKENS;
-    size_t i =
-        v ? (size_t)token * shape->head_dim + d : (size_t)d * KV_BLOCK_TOKENS + token;
-    dtype_to_f32(&f, p + i * dtype_bytes(shape->dtype), shape->dtype, 1);
-    return f;
-}
-
-/* Attention of one head in double precision over the keys that the pool holds, with the
- * rotated q that the step left.  The f32 result may differ by the error of a score
+/* The f32 result may differ from the one in double precision by the error of a score
  * (head_dim roundings of terms whose sizes add up to `size`), which exp turns into a
  * relative error of each weight, and by some roundings of the weights and sums:
  * altogether 2 * (dim * size + 32) roundings of the largest |v|. */
 static void check_head(const struct world *w, const uint32_t *table, uint32_t row,
                        uint32_t pos, uint32_t head)
 {
-    const struct attention_shape *a = &w->shape;
-    uint32_t kv_head = head / (a->q_heads / a->kv_heads), dim = a->head_dim;
-    uint32_t first = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+    uint32_t dim = w->shape.head_dim;
     const float *q = (const float *)w->qkv.data + (size_t)row * w->width + head * dim;
-    double score[1024], top = -INFINITY, size = 0, sum = 0, largest = 0, out[128] = {0};
-    for (uint32_t i = first; i <= pos; i++) {
-        double s = 0, terms = 0;
-        for (uint32_t d = 0; d < dim; d++) {
-            double term = q[d] * stored(w, table, i, 0, kv_head, d) * a->scale;
-            s += term;
-            terms += fabs(term);
-        }
-        score[i] = s;
-        top = fmax(top, s);
-        size = fmax(size, terms);
-    }
-    for (uint32_t i = first; i <= pos; i++) {
-        double p = exp(score[i] - top);
-        sum += p;
-        for (uint32_t d = 0; d < dim; d++) {
-            double v = stored(w, table, i, 1, kv_head, d);
-            out[d] += p * v;
-            largest = fmax(largest, fabs(v));
-        }
-    }
-    double tolerance = 2 * (dim * size + 32) * UNIT_ROUNDOFF * largest;
-    for (uint32_t d = 0; d < dim; d++) {
-        float got = out_row(w, row)[head * dim + d];
-        if (!(fabs(out[d] / sum - got) <= tolerance)) {
-            fail_msg("position %u head %u element %u: %.9g is not %.9g", pos, head, d,
-                     got, out[d] / sum);
-        }
-    }
-}
-
-/* Block tables that share no block and are in no order. */
-static void shuffled_table(uint32_t *table, uint32_t n, uint32_t offset)
-{
-    for (uint32_t i = 0; i < n; i++) table[i] = (i * 37 + offset) % BLOCKS;
+    struct attended want = attend(&w->shape, &w->kv, cpu_stored, table, pos, head, q);
+    double tolerance = 2 * (dim * want.size + 32) * UNIT_ROUNDOFF * want.largest;
+    check_attended(&want, tolerance, &w->shape, pos, head,
+                   out_row(w, row) + head * dim);
 }
 
 static void check_prompt_and_reply(struct backend *b, struct heads h, uint32_t window,
@@ -284,9 +214,7 @@ static void a_position_sees_nothing_after_itself(void **state)
         struct world w = open_world(b, (struct heads){4, 2, 16}, 0, DTYPE_F32);
         step_clear(&s);
         step_add(&s, 0, 40, NULL);
-        for (uint32_t r = 0; r < 40; r++) {
-            fill_row((float *)w.qkv.data + r * w.width, w.width, seed[0], r);
-        }
+        fill_rows(w.qkv.data, w.width, &s.batch, seed);
         // The last V is infinite: only the last position may notice.
         ((float *)w.qkv.data)[40 * w.width - 1] = INFINITY;
         backend_begin(b, &s.batch, frequencies(16), 16);

@@ -7,23 +7,18 @@
  * weight is u again.  With the roundings of f32 sums: (2 u (size + 1) + 2 (dim size + 64) 2^-24)
  * times the largest |v|.
  */
+#include "tests/kernels/attention_reference.h"
 #include "tests/kernels/fixture_cuda.h"
 
-#define BLOCKS 80
-#define SLACK  1.5  // of the tolerance: exp2 and what is rounded twice
-
-struct heads {
-    uint32_t q, kv, dim;
-};
+#define SLACK 1.5  // of the tolerance: exp2 and what is rounded twice
 
 struct world {
     struct device d;
     struct attention_shape shape;
-    struct kv_pool_mem kv;
+    struct kv_pool_mem kv, pool;  // pool: the host's copy of kv
     struct buffer qkv, out;
     uint32_t width;
-    char *pool;  // the host's copy of kv
-    float *q;    // and of qkv
+    float *q;  // the host's copy of qkv
 };
 
 static void open_world(struct world *w, const struct device *d, struct heads h,
@@ -31,15 +26,15 @@ static void open_world(struct world *w, const struct device *d, struct heads h,
 {
     struct err err;
     struct kv_shape shape = {2, h.kv, h.dim, t};
-    *w = (struct world){.d = *d, .width = (h.q + 2 * h.kv) * h.dim};
-    w->shape =
-        (struct attention_shape){h.q, h.kv, h.dim, window, 1.0f / sqrtf((float)h.dim)};
+    *w = (struct world){
+        .d = *d, .shape = shape_of(h, window), .width = (h.q + 2 * h.kv) * h.dim};
     assert_int_equal(backend_kv_alloc(d->b, &w->kv, &shape, BLOCKS, &err), 0);
     size_t bytes = BLOCKS * kv_block_bytes(&shape);
-    w->pool = malloc(bytes);
+    w->pool = w->kv;
+    w->pool.base = malloc(bytes);
     // NaN in every type: a token read before it was stored spoils what is compared.
-    memset(w->pool, 0xff, bytes);
-    put(&w->d, w->kv.base, w->pool, bytes);
+    memset(w->pool.base, 0xff, bytes);
+    put(&w->d, w->kv.base, w->pool.base, bytes);
     w->qkv = new_buffer(d->b, 1024, w->width);
     w->out = new_buffer(d->b, 1024, h.q * h.dim);
     w->q = malloc((size_t)1024 * w->width * sizeof *w->q);
@@ -50,25 +45,16 @@ static void close_world(struct world *w)
     backend_kv_free(w->d.b, &w->kv);
     backend_buffer_free(w->d.b, &w->qkv);
     backend_buffer_free(w->d.b, &w->out);
-    free(w->pool);
+    free(w->pool.base);
     free(w->q);
-}
-
-/* The qkv of token `pos` of sequence `seed`: the same wherever and whenever computed. */
-static void fill_row(float *to, uint32_t width, uint64_t seed, uint32_t pos)
-{
-    uint64_t state = (seed + 1) * 1000003 + pos;
-    for (uint32_t i = 0; i < width; i++) to[i] = 2 * random_unit(&state);
 }
 
 /* Compute layer 1 of a step whose sequence s is the one of that seed; the caller frees the
  * outputs. */
 static float *compute(struct world *w, struct step *s, const uint64_t *seeds)
 {
-    struct batch *t = &s->batch;
-    for (uint32_t q = 0; q < t->n_seqs; q++)
-        for (uint32_t r = t->row_start[q]; r < t->row_start[q + 1]; r++)
-            fill_row(w->q + (size_t)r * w->width, w->width, seeds[q], t->pos[r]);
+    const struct batch *t = &s->batch;
+    fill_rows(w->q, w->width, t, seeds);
     put_rows(&w->d, &w->qkv, w->q, t->n_rows);
     backend_begin(w->d.b, t, frequencies(w->shape.head_dim), w->shape.head_dim);
     backend_rope_store(w->d.b, &w->qkv, &w->kv, 1, &w->shape);
@@ -79,66 +65,23 @@ static float *compute(struct world *w, struct step *s, const uint64_t *seeds)
 
 static void fetch(struct world *w, uint32_t rows)
 {
-    get(&w->d, w->pool, w->kv.base, BLOCKS * kv_block_bytes(&w->kv.shape));
+    get(&w->d, w->pool.base, w->kv.base, BLOCKS * kv_block_bytes(&w->kv.shape));
     get(&w->d, w->q, w->qkv.data, (size_t)rows * w->width * sizeof *w->q);
-}
-
-static double stored(const struct world *w, const uint32_t *table, uint32_t pos, int v,
-                     uint32_t head, uint32_t d)
-{
-    const struct kv_shape *shape = &w->kv.shape;
-    const char *p = w->pool + table[pos / KV_BLOCK_TOKENS] * kv_block_bytes(shape) +
-                    kv_plane_offset(shape, 1, v, head);
-    float f;
-    size_t i = (size_t)(pos % KV_BLOCK_TOKENS) * shape->head_dim + d;
-    dtype_to_f32(&f, p + i * dtype_bytes(shape->dtype), shape->dtype, 1);
-    return (double)f;
 }
 
 static void check_head(const struct world *w, const uint32_t *table, uint32_t row,
                        uint32_t pos, uint32_t head, const float *got)
 {
-    const struct attention_shape *a = &w->shape;
-    uint32_t kv_head = head / (a->q_heads / a->kv_heads), dim = a->head_dim;
-    uint32_t first = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+    uint32_t dim = w->shape.head_dim;
     const float *q = w->q + (size_t)row * w->width + head * dim;
-    double score[1024], top = -INFINITY, size = 0, sum = 0, largest = 0, out[256] = {0};
-    for (uint32_t i = first; i <= pos; i++) {
-        double s = 0, terms = 0;
-        for (uint32_t d = 0; d < dim; d++) {
-            double term =
-                (double)q[d] * stored(w, table, i, 0, kv_head, d) * (double)a->scale;
-            s += term;
-            terms += fabs(term);
-        }
-        score[i] = s;
-        top = fmax(top, s);
-        size = fmax(size, terms);
-    }
-    for (uint32_t i = first; i <= pos; i++) {
-        double p = exp(score[i] - top);
-        sum += p;
-        for (uint32_t d = 0; d < dim; d++) {
-            double v = stored(w, table, i, 1, kv_head, d);
-            out[d] += p * v;
-            largest = fmax(largest, fabs(v));
-        }
-    }
+    struct attended want =
+        attend(&w->shape, &w->pool, cuda_stored, table, pos, head, q);
     enum dtype t = w->kv.shape.dtype;
     double unit = t == DTYPE_F16 ? 0x1p-11 : t == DTYPE_BF16 ? 0x1p-8 : 0;
     double tolerance =
-        (2 * unit * (size + 1) + 2 * (dim * size + 64) * UNIT_ROUNDOFF) * largest;
-    for (uint32_t d = 0; d < dim; d++)
-        if (!(fabs(out[d] / sum - (double)got[d]) <= SLACK * tolerance))
-            fail_msg("position %u head %u of %u/%u/%u element %u: %.9g is not %.9g",
-                     pos, head, a->q_heads, a->kv_heads, dim, d, (double)got[d],
-                     out[d] / sum);
-}
-
-/* Block tables that share no block and are in no order. */
-static void shuffled_table(uint32_t *table, uint32_t n, uint32_t offset)
-{
-    for (uint32_t i = 0; i < n; i++) table[i] = (i * 37 + offset) % BLOCKS;
+        (2 * unit * (want.size + 1) + 2 * (dim * want.size + 64) * UNIT_ROUNDOFF) *
+        want.largest;
+    check_attended(&want, SLACK * tolerance, &w->shape, pos, head, got);
 }
 
 static void check_prompt_and_reply(const struct device *d, struct heads h,
@@ -292,7 +235,7 @@ static void keys_outside_the_window_are_not_looked_at(void **state)
         step_add(&s, 0, 300, NULL);
         free(compute(&w, &s, seed));
         // 300 sees 281 .. 300: blocks 17 and 18; its tile of 32 begins with 16 and 17.
-        put(&d, w.kv.base, memset(w.pool, 0xff, 17 * kv_block_bytes(&w.kv.shape)),
+        put(&d, w.kv.base, memset(w.pool.base, 0xff, 17 * kv_block_bytes(&w.kv.shape)),
             17 * kv_block_bytes(&w.kv.shape));
         step_clear(&s);
         step_add(&s, 300, 1, NULL);

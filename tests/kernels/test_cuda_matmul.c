@@ -97,21 +97,27 @@ static void a_product_is_the_sum_of_rounded_terms_for_every_shape(void **state)
 }
 
 /* The rows that came first are the same numbers, whatever else was in the batch. */
+static void check_bits_among(struct device *d, struct product p, bool check,
+                             const uint32_t *fewer, size_t n)
+{
+    float *whole = multiply(d, &p, 9, check);
+    for (size_t i = 0; i < n; i++) {
+        p.rows = fewer[i];
+        float *part = multiply(d, &p, 9, false);
+        assert_memory_equal(part, whole, (size_t)fewer[i] * p.outputs * sizeof *part);
+        free(part);
+    }
+    free(whole);
+}
+
 static void a_row_has_the_same_bits_among_any_few_others(void **state)
 {
     (void)state;
+    static const uint32_t fewer[] = {1, 3, 8, 9, 16, 31};
     struct device d = open_device();
     for (int t = 0; t < 3; t++) {
         struct product p = {dtypes[t], FEW, 40, 300, false};
-        float *whole = multiply(&d, &p, 9, false);
-        static const uint32_t fewer[] = {1, 3, 8, 9, 16, 31};
-        for (size_t i = 0; i < ARRAY_LEN(fewer); i++) {
-            p.rows = fewer[i];
-            float *part = multiply(&d, &p, 9, false);
-            assert_memory_equal(part, whole, (size_t)fewer[i] * 40 * sizeof *part);
-            free(part);
-        }
-        free(whole);
+        check_bits_among(&d, p, false, fewer, ARRAY_LEN(fewer));
     }
     close_device(&d);
 }
@@ -119,19 +125,11 @@ static void a_row_has_the_same_bits_among_any_few_others(void **state)
 static void with_own_kernels_only_the_same_holds_among_any_number(void **state)
 {
     (void)state;
-    static const uint32_t columns[] = {31, 300};
+    static const uint32_t columns[] = {31, 300}, fewer[] = {1, 33, 65};
     struct device d = open_device_as(true);
     for (size_t k = 0; k < ARRAY_LEN(columns) * 3; k++) {
         struct product p = {dtypes[k % 3], 100, 70, columns[k / 3], k % 2 == 1};
-        float *whole = multiply(&d, &p, 9, true);
-        static const uint32_t fewer[] = {1, 33, 65};
-        for (size_t i = 0; i < ARRAY_LEN(fewer); i++) {
-            p.rows = fewer[i];
-            float *part = multiply(&d, &p, 9, false);
-            assert_memory_equal(part, whole, (size_t)fewer[i] * 70 * sizeof *part);
-            free(part);
-        }
-        free(whole);
+        check_bits_among(&d, p, true, fewer, ARRAY_LEN(fewer));
     }
     close_device(&d);
 }

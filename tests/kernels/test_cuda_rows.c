@@ -142,6 +142,7 @@ static void rope_turns_q_and_stores_k_and_v_where_the_table_says(void **state)
         assert_int_equal(backend_kv_alloc(d.b, &kv, &shape, 9, &err), 0);
         size_t bytes = 9 * kv_block_bytes(&shape);
         char *pool = malloc(bytes);
+        struct kv_pool_mem here = {shape, 9, pool};
         memset(pool, 0x55, bytes);
         put(&d, kv.base, pool, bytes);
         float *in = random_floats(k, (size_t)rows * width);
@@ -174,13 +175,8 @@ static void rope_turns_q_and_stores_k_and_v_where_the_table_says(void **state)
                         check(want, got[(size_t)r * width + h * dim + i], 2, 8);
                         continue;
                     }
-                    float stored;
-                    const char *p =
-                        pool + table[pos / 16] * kv_block_bytes(&shape) +
-                        kv_plane_offset(&shape, 1, v, (h - q_heads) % kv_heads);
-                    dtype_to_f32(&stored,
-                                 p + (pos % 16 * dim + i) * dtype_bytes(shape.dtype),
-                                 shape.dtype, 1);
+                    float stored =
+                        cuda_stored(&here, table, pos, v, (h - q_heads) % kv_heads, i);
                     double unit = shape.dtype == DTYPE_F32   ? 8
                                   : shape.dtype == DTYPE_F16 ? 8192 + 8
                                                              : 65536 + 8;

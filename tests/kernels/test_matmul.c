@@ -2,10 +2,6 @@
 
 #define MOST_ROWS 200
 
-struct shape {
-    uint32_t rows, cols;
-};
-
 /* Outputs around panels of 16, inputs around vectors of 8 and blocks of 256. */
 static const struct shape shapes[] = {
     {1, 1}, {3, 5}, {16, 8}, {17, 33}, {50, 256}, {33, 257}, {96, 576}, {130, 1030},
@@ -28,8 +24,8 @@ static void check_output(const float *x, const float *w, uint32_t cols, float bi
     }
 }
 
-static void check_shape(struct backend *b, struct step *s, struct shape shape,
-                        enum dtype t, bool with_bias)
+static void check_shape(struct backend *b, struct shape shape, enum dtype t,
+                        bool with_bias)
 {
     size_t n = (size_t)shape.rows * shape.cols;
     float *w = malloc(n * sizeof *w), *bias = random_floats(7, shape.rows);
@@ -38,32 +34,11 @@ static void check_shape(struct backend *b, struct step *s, struct shape shape,
         new_matrix(b, typed, t, shape.rows, shape.cols, with_bias ? bias : NULL);
     assert_int_equal(m.bytes,
                      backend_matrix_bytes(b, WEIGHT_OWN, shape.rows, shape.cols, t));
-    struct buffer x = new_buffer(b, MOST_ROWS, shape.cols);
-    struct buffer y = new_buffer(b, MOST_ROWS, shape.rows);
-    float *fill = random_floats(9, (size_t)MOST_ROWS * shape.cols);
-    memcpy(x.data, fill, (size_t)MOST_ROWS * shape.cols * sizeof *fill);
-
     static const uint32_t counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,
                                       12, 13, 16, 17, 31, 32, 33, 97, 200};
-    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
-        memset(y.data, 0xff, (size_t)MOST_ROWS * shape.rows * sizeof(float));
-        begin_rows(b, s, counts[i]);
-        backend_matmul(b, &y, &m, &x);
-        finish(b);
-        for (uint32_t r = 0; r < counts[i]; r++) {
-            for (uint32_t c = 0; c < shape.rows; c++) {
-                check_output(fill + (size_t)r * shape.cols, w + (size_t)c * shape.cols,
-                             shape.cols, with_bias ? bias[c] : 0,
-                             ((float *)y.data)[(size_t)r * shape.rows + c]);
-            }
-        }
-        const float *after = (float *)y.data + (size_t)counts[i] * shape.rows;
-        if (counts[i] < MOST_ROWS) assert_true(isnan(*after));
-    }
+    check_products(b, &m, w, with_bias ? bias : NULL, counts, ARRAY_LEN(counts),
+                   check_output);
     backend_matrix_free(b, &m);
-    backend_buffer_free(b, &x);
-    backend_buffer_free(b, &y);
-    free(fill);
     free(typed);
     free(bias);
     free(w);
@@ -72,13 +47,12 @@ static void check_shape(struct backend *b, struct step *s, struct shape shape,
 static void it_is_the_product_on_every_path_type_and_shape(void **state)
 {
     (void)state;
-    static struct step s;
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         struct backend *b = open_path(paths[p], 2);
         if (!b) continue;
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
             for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
-                check_shape(b, &s, shapes[i], dtypes[t], (i + t) % 2);
+                check_shape(b, shapes[i], dtypes[t], (i + t) % 2);
             }
         }
         backend_close(b);
@@ -89,27 +63,14 @@ static void it_is_the_product_on_every_path_type_and_shape(void **state)
 static float *multiply(const char *path, uint32_t threads, enum dtype t, uint32_t rows,
                        uint32_t cols, uint32_t group)
 {
-    static struct step s;
     struct backend *b = open_path(path, threads);
     float *exact = malloc((size_t)rows * cols * sizeof *exact);
     void *typed = random_typed(3, (size_t)rows * cols, t, exact);
     float *bias = random_floats(4, rows);
     struct matrix m = new_matrix(b, typed, t, rows, cols, bias);
-    struct buffer x = new_buffer(b, MOST_ROWS, cols),
-                  y = new_buffer(b, MOST_ROWS, rows);
     float *fill = random_floats(5, (size_t)MOST_ROWS * cols);
-    float *out = malloc((size_t)MOST_ROWS * rows * sizeof *out);
-    for (uint32_t r = 0; r < MOST_ROWS; r += group) {
-        uint32_t n = r + group <= MOST_ROWS ? group : MOST_ROWS - r;
-        memcpy(x.data, fill + (size_t)r * cols, (size_t)n * cols * sizeof *fill);
-        begin_rows(b, &s, n);
-        backend_matmul(b, &y, &m, &x);
-        finish(b);
-        memcpy(out + (size_t)r * rows, y.data, (size_t)n * rows * sizeof *out);
-    }
+    float *out = products_by(b, &m, fill, MOST_ROWS, group);
     backend_matrix_free(b, &m);
-    backend_buffer_free(b, &x);
-    backend_buffer_free(b, &y);
     backend_close(b);
     free(fill);
     free(bias);
@@ -192,7 +153,6 @@ static void parts_are_stacked_and_mixed_types_kept_exactly(void **state)
 static void weights_keep_their_type_and_embed_reads_it_back(void **state)
 {
     (void)state;
-    static struct step s;
     enum { ROWS = 37, COLS = 50 };
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         struct backend *b = open_path(paths[p], 2);
@@ -203,15 +163,7 @@ static void weights_keep_their_type_and_embed_reads_it_back(void **state)
             struct matrix m = new_matrix(b, typed, dtypes[t], ROWS, COLS, NULL);
             assert_int_equal(m.type, dtypes[t]);
             assert_int_equal(m.bytes, 48 * COLS * dtype_bytes(dtypes[t]));
-            struct buffer x = new_buffer(b, ROWS, COLS);
-            step_clear(&s);
-            step_add(&s, 0, ROWS, NULL);
-            for (int32_t i = 0; i < ROWS; i++) s.ids[i] = i;
-            backend_begin(b, &s.batch, frequencies(16), 16);
-            backend_embed(b, &x, &m);
-            finish(b);
-            assert_memory_equal(x.data, exact, sizeof exact);
-            backend_buffer_free(b, &x);
+            check_embeds(b, &m, exact);
             backend_matrix_free(b, &m);
             free(typed);
         }

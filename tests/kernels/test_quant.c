@@ -6,10 +6,6 @@
 
 static const enum weight_format formats[] = {WEIGHT_Q8, WEIGHT_Q4};
 
-struct shape {
-    uint32_t rows, cols;
-};
-
 /* Outputs around panels of 16, inputs around groups of 32 and blocks of 256. */
 static const struct shape shapes[] = {
     {1, 1},    {3, 31},   {16, 32},  {17, 33},  {15, 64},    {33, 255},
@@ -137,38 +133,16 @@ static void check_output(const float *x, const float *w, uint32_t cols, float bi
 static void check_shape(struct backend *b, struct shape shape,
                         enum weight_format format)
 {
-    static struct step s;
     float *exact = random_floats(shape.cols, (size_t)shape.rows * shape.cols);
     float *bias = random_floats(7, shape.rows);
     bool with_bias = shape.rows % 2;
     struct matrix m = new_matrix_as(b, format, exact, DTYPE_F32, shape.rows, shape.cols,
                                     with_bias ? bias : NULL);
     float *w = unpacked(&m);
-    struct buffer x = new_buffer(b, MOST_ROWS, shape.cols);
-    struct buffer y = new_buffer(b, MOST_ROWS, shape.rows);
-    float *fill = random_floats(9, (size_t)MOST_ROWS * shape.cols);
-    memcpy(x.data, fill, (size_t)MOST_ROWS * shape.cols * sizeof *fill);
-
     static const uint32_t counts[] = {1, 2, 3, 4, 5, 6, 7, 13, 24, 25, 97, 130};
-    for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
-        memset(y.data, 0xff, (size_t)MOST_ROWS * shape.rows * sizeof(float));
-        begin_rows(b, &s, counts[i]);
-        backend_matmul(b, &y, &m, &x);
-        finish(b);
-        for (uint32_t r = 0; r < counts[i]; r++) {
-            for (uint32_t c = 0; c < shape.rows; c++) {
-                check_output(fill + (size_t)r * shape.cols, w + (size_t)c * shape.cols,
-                             shape.cols, with_bias ? bias[c] : 0,
-                             ((float *)y.data)[(size_t)r * shape.rows + c]);
-            }
-        }
-        const float *after = (float *)y.data + (size_t)counts[i] * shape.rows;
-        if (counts[i] < MOST_ROWS) assert_true(isnan(*after));
-    }
+    check_products(b, &m, w, with_bias ? bias : NULL, counts, ARRAY_LEN(counts),
+                   check_output);
     backend_matrix_free(b, &m);
-    backend_buffer_free(b, &x);
-    backend_buffer_free(b, &y);
-    free(fill);
     free(bias);
     free(exact);
     free(w);
@@ -193,13 +167,10 @@ static void it_is_the_product_on_every_path_format_and_shape(void **state)
 static float *multiply(const char *path, uint32_t threads, enum weight_format format,
                        struct shape shape, uint32_t group)
 {
-    static struct step s;
     struct backend *b = open_path(path, threads);
     uint32_t rows = shape.rows, cols = shape.cols;
     float *w = random_floats(3, (size_t)rows * cols), *bias = random_floats(4, rows);
     struct matrix m = new_matrix_as(b, format, w, DTYPE_F32, rows, cols, bias);
-    struct buffer x = new_buffer(b, MOST_ROWS, cols),
-                  y = new_buffer(b, MOST_ROWS, rows);
     float *fill = random_floats(5, (size_t)MOST_ROWS * cols);
     for (size_t i = 0; i < (size_t)MOST_ROWS * cols; i++)
         fill[i] = ldexpf(fill[i], (int)(i / 32 % 70) - 35);
@@ -207,24 +178,13 @@ static float *multiply(const char *path, uint32_t threads, enum weight_format fo
     fill[(size_t)17 * cols + cols / 2] = NAN;
     fill[(size_t)29 * cols] = -INFINITY;
     fill[(size_t)31 * cols] = 1e-40f;
-    float *out = malloc((size_t)MOST_ROWS * rows * sizeof *out);
-    assert_non_null(out);
-    for (uint32_t r = 0; r < MOST_ROWS; r += group) {
-        uint32_t n = r + group <= MOST_ROWS ? group : MOST_ROWS - r;
-        memcpy(x.data, fill + (size_t)r * cols, (size_t)n * cols * sizeof *fill);
-        begin_rows(b, &s, n);
-        backend_matmul(b, &y, &m, &x);
-        finish(b);
-        memcpy(out + (size_t)r * rows, y.data, (size_t)n * rows * sizeof *out);
-    }
+    float *out = products_by(b, &m, fill, MOST_ROWS, group);
     for (uint32_t c = 0; c < rows; c++) {
         assert_true(out[(size_t)3 * rows + c] == bias[c]);
         assert_true(isnan(out[(size_t)17 * rows + c]));
         assert_true(isnan(out[(size_t)29 * rows + c]));
     }
     backend_matrix_free(b, &m);
-    backend_buffer_free(b, &x);
-    backend_buffer_free(b, &y);
     backend_close(b);
     free(fill);
     free(bias);
@@ -272,7 +232,6 @@ a_row_has_the_same_bits_on_every_path_in_any_batch_on_any_threads(void **state)
 static void embed_reads_rows_back(void **state)
 {
     (void)state;
-    static struct step s;
     enum { ROWS = 37, COLS = 50 };
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         struct backend *b = open_path(paths[p], 2);
@@ -282,15 +241,7 @@ static void embed_reads_rows_back(void **state)
             struct matrix m =
                 new_matrix_as(b, formats[f], w, DTYPE_F32, ROWS, COLS, NULL);
             float *want = unpacked(&m);
-            struct buffer x = new_buffer(b, ROWS, COLS);
-            step_clear(&s);
-            step_add(&s, 0, ROWS, NULL);
-            for (int32_t i = 0; i < ROWS; i++) s.ids[i] = i;
-            backend_begin(b, &s.batch, frequencies(16), 16);
-            backend_embed(b, &x, &m);
-            finish(b);
-            assert_memory_equal(x.data, want, ROWS * COLS * sizeof *want);
-            backend_buffer_free(b, &x);
+            check_embeds(b, &m, want);
             backend_matrix_free(b, &m);
             free(want);
             free(w);

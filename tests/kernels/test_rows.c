@@ -123,22 +123,6 @@ static void silu_mul_is_its_formula_for_large_and_small_gates(void **state)
     }
 }
 
-/* Element d of K (v = 0) or V (v = 1) of a position, from layer 1 of the pool. */
-static float stored(const struct kv_pool_mem *kv, const struct step *s, uint32_t pos,
-                    int v, uint32_t head, uint32_t d)
-{
-    const struct kv_shape *shape = &kv->shape;
-    const char *p = (const char *)kv->base +
-                    s->blocks[pos / KV_BLOCK_TOKENS] * kv_block_bytes(shape) +
-                    kv_plane_offset(shape, 1, v, head);
-    float f;
-    uint32_t token = pos % KV_BLOCK_TOKENS;
-    size_t i =
-        v ? (size_t)token * shape->head_dim + d : (size_t)d * KV_BLOCK_TOKENS + token;
-    dtype_to_f32(&f, p + i * dtype_bytes(shape->dtype), shape->dtype, 1);
-    return f;
-}
-
 /* x rotated as HF does: rotate_half, with the angle an f32 product. */
 static double rotated(const float *x, uint32_t dim, uint32_t d, uint32_t pos,
                       const float *inv_freq)
@@ -180,7 +164,7 @@ static void check_rope(struct backend *b, uint32_t dim, enum dtype t)
             uint32_t narrow;
             dtype_from_f32(&narrow, &exact, t, 1);
             dtype_to_f32(&kept, &narrow, t, 1);
-            assert_true(stored(&kv, &s, pos, head >= 6, head % 2, d) == kept);
+            assert_true(cpu_stored(&kv, table, pos, head >= 6, head % 2, d) == kept);
         }
     }
     // Nothing but the 37 tokens of one layer was touched.

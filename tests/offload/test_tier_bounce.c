@@ -5,8 +5,8 @@
 struct device {
     struct copyq base;
     struct copyq *real;
-    const char *memory;  // (BUFFER_BYTES)
-    int poll;            // 0: as the real one does
+    char *memory, *host;  // (BUFFER_BYTES); only the second can be read
+    int poll;             // 0: as the real one does
 };
 
 static struct device *device_of(struct copyq *q)
@@ -46,9 +46,13 @@ static const struct copyq_ops device_ops = {.push = push,
                                             .host_alloc = host_alloc,
                                             .host_free = host_free};
 
-static void open_device(struct device *d, struct world *w, void *memory)
+static void open_device(struct device *d, struct world *w)
 {
-    *d = (struct device){.base.ops = &device_ops, .memory = memory};
+    *d = (struct device){
+        .base.ops = &device_ops,
+        .memory = take_buffer(BUFFER_BYTES),
+        .host = take_buffer(BUFFER_BYTES),
+    };
     assert_int_equal(copyq_cpu_open(&d->real, NULL), 0);
     world_ssd(w, "/tmp", 4);
     world_start(w);
@@ -59,6 +63,14 @@ static void close_device(struct device *d, struct world *w)
 {
     world_close(w);
     copyq_close(d->real);
+    free(d->memory);
+    free(d->host);
+}
+
+static int store_from(struct device *d, struct world *w, const struct block_meta *m)
+{
+    block_fill(d->memory, BLOCK_BYTES, m);
+    return move(w->tier, TIER_STORE, m, d->memory, 1);
 }
 
 static void a_block_goes_down_from_a_device_and_comes_back_to_it(void **state)
@@ -66,19 +78,15 @@ static void a_block_goes_down_from_a_device_and_comes_back_to_it(void **state)
     (void)state;
     struct device d;
     struct world w;
-    char *memory = take_buffer(BUFFER_BYTES), *host = take_buffer(BUFFER_BYTES);
-    open_device(&d, &w, memory);
+    open_device(&d, &w);
     struct block_meta m = block_meta_of(1, 0);
-    block_fill(memory, BLOCK_BYTES, &m);
-    assert_int_equal(move(w.tier, TIER_STORE, &m, memory, 1), 0);
-    memset(memory, 0, BUFFER_BYTES);
-    assert_int_equal(move(w.tier, TIER_LOAD, &m, memory, 1), 0);
-    assert_true(block_holds(memory, BLOCK_BYTES, &m));
-    assert_int_equal(move(w.tier, TIER_LOAD, &m, host, 1), 0);
-    assert_true(block_holds(host, BLOCK_BYTES, &m));
+    assert_int_equal(store_from(&d, &w, &m), 0);
+    memset(d.memory, 0, BUFFER_BYTES);
+    assert_int_equal(move(w.tier, TIER_LOAD, &m, d.memory, 1), 0);
+    assert_true(block_holds(d.memory, BLOCK_BYTES, &m));
+    assert_int_equal(move(w.tier, TIER_LOAD, &m, d.host, 1), 0);
+    assert_true(block_holds(d.host, BLOCK_BYTES, &m));
     close_device(&d, &w);
-    free(memory);
-    free(host);
 }
 
 static void the_caller_gets_its_own_buffer_back(void **state)
@@ -86,20 +94,18 @@ static void the_caller_gets_its_own_buffer_back(void **state)
     (void)state;
     struct device d;
     struct world w;
-    char *memory = take_buffer(BUFFER_BYTES);
-    open_device(&d, &w, memory);
+    open_device(&d, &w);
     struct block_meta m = block_meta_of(1, 0);
-    struct tier_io io = {.meta = m, .dir = TIER_STORE, .buf = memory};
+    struct tier_io io = {.meta = m, .dir = TIER_STORE, .buf = d.memory};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(tier_submit(w.tier, &io, 1), 0);
         tier_flush(w.tier);
         assert_ptr_equal(reap_one(w.tier, 1), &io);
         assert_int_equal(io.res, 0);
-        assert_ptr_equal(io.buf, memory);
+        assert_ptr_equal(io.buf, d.memory);
         io.dir = TIER_LOAD;
     }
     close_device(&d, &w);
-    free(memory);
 }
 
 static void what_did_not_come_from_the_device_is_not_written(void **state)
@@ -107,14 +113,12 @@ static void what_did_not_come_from_the_device_is_not_written(void **state)
     (void)state;
     struct device d;
     struct world w;
-    char *memory = take_buffer(BUFFER_BYTES);
-    open_device(&d, &w, memory);
+    open_device(&d, &w);
     struct block_meta m = block_meta_of(1, 0);
     d.poll = -ENODEV;
-    assert_int_equal(move(w.tier, TIER_STORE, &m, memory, 1), -ENODEV);
+    assert_int_equal(store_from(&d, &w, &m), -ENODEV);
     assert_false(tier_match(w.tier, &m));
     close_device(&d, &w);
-    free(memory);
 }
 
 static void a_block_outlives_the_device_that_it_could_not_reach(void **state)
@@ -122,20 +126,16 @@ static void a_block_outlives_the_device_that_it_could_not_reach(void **state)
     (void)state;
     struct device d;
     struct world w;
-    char *memory = take_buffer(BUFFER_BYTES), *host = take_buffer(BUFFER_BYTES);
-    open_device(&d, &w, memory);
+    open_device(&d, &w);
     struct block_meta m = block_meta_of(1, 0);
-    block_fill(memory, BLOCK_BYTES, &m);
-    assert_int_equal(move(w.tier, TIER_STORE, &m, memory, 1), 0);
+    assert_int_equal(store_from(&d, &w, &m), 0);
     d.poll = -ENODEV;
-    assert_int_equal(move(w.tier, TIER_LOAD, &m, memory, 1), -ENODEV);
+    assert_int_equal(move(w.tier, TIER_LOAD, &m, d.memory, 1), -ENODEV);
     assert_true(tier_match(w.tier, &m));
     world_restart(&w);
-    assert_int_equal(move(w.tier, TIER_LOAD, &m, host, 1), 0);
-    assert_true(block_holds(host, BLOCK_BYTES, &m));
+    assert_int_equal(move(w.tier, TIER_LOAD, &m, d.host, 1), 0);
+    assert_true(block_holds(d.host, BLOCK_BYTES, &m));
     close_device(&d, &w);
-    free(memory);
-    free(host);
 }
 
 static void more_than_there_are_buffers_for_is_to_be_tried_again(void **state)
@@ -143,13 +143,12 @@ static void more_than_there_are_buffers_for_is_to_be_tried_again(void **state)
     (void)state;
     struct device d;
     struct world w;
-    char *memory = take_buffer(BUFFER_BYTES);
-    open_device(&d, &w, memory);
+    open_device(&d, &w);
     struct tier_io io[3];
     d.poll = -EAGAIN;
     for (uint32_t i = 0; i < 3; i++) {
         io[i] = (struct tier_io){
-            .meta = block_meta_of(i, 0), .dir = TIER_STORE, .buf = memory};
+            .meta = block_meta_of(i, 0), .dir = TIER_STORE, .buf = d.memory};
         assert_int_equal(tier_submit(w.tier, &io[i], 1), i < 2 ? 0 : -EAGAIN);
     }
     struct tier_io *done;
@@ -160,7 +159,6 @@ static void more_than_there_are_buffers_for_is_to_be_tried_again(void **state)
     assert_int_equal(tier_submit(w.tier, &io[2], 1), 0);
     assert_int_equal(reap_one(w.tier, 1)->res, 0);
     close_device(&d, &w);
-    free(memory);
 }
 
 int main(void)

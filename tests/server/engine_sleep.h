@@ -43,16 +43,18 @@ static inline bool look_up(struct world *w, const char *name,
     return engine_command(w->engine, &c, &err) == 0;
 }
 
-/* Until nothing of it is in G1; and with `source`, until all of it has arrived there. */
-static inline void wait_asleep(struct world *w, const char *name, enum kv_source source)
+/* Whether nothing of it is in G1, and all of it has arrived in `source`. */
+static inline bool is_asleep(struct world *w, const char *name, enum kv_source source)
 {
     struct kv_conversation c;
-    for (;;) {
-        assert_true(look_up(w, name, &c));
-        bool down = c.blocks[KV_DEVICE] == 0 && c.state == KV_ASLEEP;
-        if (down && (c.blocks[source] >= c.tokens / 16 || c.tokens < 16)) return;
-        usleep(500);
-    }
+    assert_true(look_up(w, name, &c));
+    return c.blocks[KV_DEVICE] == 0 && c.state == KV_ASLEEP &&
+           (c.blocks[source] >= c.tokens / 16 || c.tokens < 16);
+}
+
+static inline void wait_asleep(struct world *w, const char *name, enum kv_source source)
+{
+    while (!is_asleep(w, name, source)) usleep(500);
 }
 
 static inline struct request *named(struct request *r, const char *name)

@@ -7,29 +7,23 @@
  * order, and its calls can be made to fail.
  */
 #include "tests/cuda_on_cpu/standin.h"
-#include "tests/files.h"
-#include "tests/server/engine_prompts.h"
+#include "tests/server/engine_sleep.h"
 
-#define TURN 6  // tokens of a reply
+#define REPLY 6  // tokens of a reply here
 
-static struct client client, other;
-static char folder[256];
+static struct client other;
 
 static struct world_options on_device(uint32_t blocks, uint32_t ram, uint32_t ssd)
 {
-    return (struct world_options){
-        .model = "tiny-rand",
-        .device = "cuda",
-        .f16 = true,
-        .blocks = blocks,
-        .context = 512,
-        .max_running = 4,
-        .step_tokens = 32,
-        .keeps = ram || ssd,
-        .ram_blocks = ram,
-        .ssd_blocks = ssd,
-        .ssd_dir = folder,
-    };
+    struct world_options o = sleeping(ram, ssd);
+    o.device = "cuda";
+    o.f16 = true;
+    o.blocks = blocks;
+    o.context = 512;
+    o.max_running = 4;
+    o.step_tokens = 32;
+    o.keeps = ram || ssd;
+    return o;
 }
 
 /* Ends the test where there is no device. */
@@ -47,37 +41,6 @@ static void need_device(void)
     backend_close(b);
 }
 
-static void empty_folder(void)
-{
-    if (access(folder, F_OK) == 0) files_remove_dir(strdup(folder));
-}
-
-static struct request *named(struct request *r, const char *name)
-{
-    strcpy(r->conversation, name);
-    return r;
-}
-
-static struct kv_wake_report ask(struct client *c, struct world *w, struct request *r)
-{
-    client_begin(c, w, r);
-    client_read(c);
-    struct kv_wake_report report = c->r->wake;
-    client_end(c);
-    return report;
-}
-
-static bool asleep(struct world *w, const char *name, enum kv_source source)
-{
-    struct kv_conversation found;
-    struct err err;
-    struct engine_command c = {.op = ENGINE_FIND, .list = &found, .cap = 1};
-    strcpy(c.name, name);
-    assert_int_equal(engine_command(w->engine, &c, &err), 0);
-    return found.blocks[KV_DEVICE] == 0 && found.state == KV_ASLEEP &&
-           found.blocks[source] >= found.tokens / 16;
-}
-
 static void every_length_comes_back_from(uint32_t ram, uint32_t ssd,
                                          enum kv_source source)
 {
@@ -93,13 +56,13 @@ static void every_length_comes_back_from(uint32_t ram, uint32_t ssd,
         uint32_t n = lengths[i], blocks = (n - 1) / 16;
         char name[16];
         snprintf(name, sizeof name, "of %u", n);
-        client_ask(&client, &cold, prompt_of(&cold, n, n, 0, TURN));
+        client_ask(&client, &cold, prompt_of(&cold, n, n, 0, REPLY));
         for (int again = 0; again < 2; again++) {
             struct kv_wake_report report =
-                ask(&other, &w, named(prompt_of(&w, n, n, 0, TURN), name));
+                ask(&other, &w, named(prompt_of(&w, n, n, 0, REPLY), name));
             assert_same(&client, &other);
             if (again) assert_int_equal(report.loaded[source], blocks);
-            wait_until(asleep(&w, name, source));
+            wait_asleep(&w, name, source);
         }
     }
     world_close(&cold);
@@ -121,7 +84,7 @@ static void every_length_comes_back_from_the_ssd(void **state)
 /* ---- any history, over any mixture of tiers ---- */
 
 #define CONVERSATIONS 6
-#define TURNS         24
+#define ROUNDS        24
 
 static uint32_t random_below(uint64_t *seed, uint32_t n)
 {
@@ -144,7 +107,7 @@ static void run_history(struct world *cold, struct world *w, uint64_t seed)
 {
     uint32_t length[CONVERSATIONS];
     for (uint32_t i = 0; i < CONVERSATIONS; i++) length[i] = 10 + 7 * i;
-    for (uint32_t turn = 0; turn < TURNS; turn++) {
+    for (uint32_t turn = 0; turn < ROUNDS; turn++) {
         uint32_t i = random_below(&seed, CONVERSATIONS);
         uint32_t j = random_below(&seed, CONVERSATIONS);
         char name[16], second[16];
@@ -152,23 +115,23 @@ static void run_history(struct world *cold, struct world *w, uint64_t seed)
         snprintf(second, sizeof second, "talk %u", j);
         length[i] += random_below(&seed, 25);
         if (length[i] > 120) length[i] = 120;
-        struct request *r = named(prompt_of(w, length[i], i, 0, TURN), name);
+        struct request *r = named(prompt_of(w, length[i], i, 0, REPLY), name);
         static struct client beside;
         bool two = j != i;
         client_begin(&other, w, r);
         if (two)
             client_begin(&beside, w,
-                         named(prompt_of(w, length[j], j, 0, TURN), second));
+                         named(prompt_of(w, length[j], j, 0, REPLY), second));
         client_read(&other);
         client_end(&other);
         assert_answered(&other, w);
-        client_ask(&client, cold, prompt_of(cold, length[i], i, 0, TURN));
+        client_ask(&client, cold, prompt_of(cold, length[i], i, 0, REPLY));
         assert_answered(&client, cold);
         assert_same(&client, &other);
         if (!two) continue;
         client_read(&beside);
         client_end(&beside);
-        client_ask(&client, cold, prompt_of(cold, length[j], j, 0, TURN));
+        client_ask(&client, cold, prompt_of(cold, length[j], j, 0, REPLY));
         assert_same(&client, &beside);
     }
 }
@@ -202,7 +165,7 @@ static void any_history_over_any_tiers_reads_as_one_that_never_slept(void **stat
 static bool may_answer(struct world *w, uint32_t n, const struct client *right)
 {
     struct err err;
-    int rc = client_submit(&other, w, named(prompt_of(w, n, 1, 0, TURN), "one"), &err);
+    int rc = client_submit(&other, w, named(prompt_of(w, n, 1, 0, REPLY), "one"), &err);
     if (rc < 0) {
         assert_int_equal(rc, -EIO);
         client_end(&other);
@@ -232,8 +195,8 @@ static void whichever_call_fails_requests_end_and_the_ssd_stays_right(void **sta
     struct world cold, w;
     world_open(&cold, &plain);
     static struct client right[2];
-    client_ask(&right[0], &cold, prompt_of(&cold, 40, 1, 0, TURN));
-    client_ask(&right[1], &cold, prompt_of(&cold, 70, 1, 0, TURN));
+    client_ask(&right[0], &cold, prompt_of(&cold, 40, 1, 0, REPLY));
+    client_ask(&right[1], &cold, prompt_of(&cold, 70, 1, 0, REPLY));
     world_close(&cold);
 
     bool failed = true;
@@ -243,7 +206,7 @@ static void whichever_call_fails_requests_end_and_the_ssd_stays_right(void **sta
         standin_fail("any", n, FAILURE);
         failed = !may_answer(&w, 40, &right[0]);
         // Where the failure was of a copy, it does not fall asleep.
-        for (int i = 0; i < 200 && !failed && !asleep(&w, "one", KV_SSD); i++)
+        for (int i = 0; i < 200 && !failed && !is_asleep(&w, "one", KV_SSD); i++)
             usleep(1000);
         failed |= !may_answer(&w, 70, &right[1]);
         failed |= engine_failure(w.engine, NULL);
@@ -295,10 +258,5 @@ int main(void)
         cmocka_unit_test(whichever_call_fails_requests_end_and_the_ssd_stays_right),
         cmocka_unit_test(without_enough_memory_it_says_what_there_was_none_for),
     };
-    char *base = files_temp_dir();
-    snprintf(folder, sizeof folder, "%s/ssd", base);
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    empty_folder();
-    files_remove_dir(base);
-    return rc;
+    return run_in_folder(tests, ARRAY_LEN(tests));
 }

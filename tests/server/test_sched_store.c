@@ -162,14 +162,21 @@ one_whose_beginning_another_computes_waits_for_it_but_not_for_ever(void **state)
     close_world(&world);
 }
 
+/* A short prompt that has long begun to be replied to. */
+static uint32_t add_replying(uint32_t max_tokens)
+{
+    uint32_t j = add(&world, 64, 1, max_tokens);
+    step(&world, 64 * 2 * MS);
+    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    return j;
+}
+
 static void those_who_run_do_not_notice_who_wakes(void **state)
 {
     (void)state;
     struct fixed f;
     open_fixed(&f, 0, false);
-    uint32_t other = add(&world, 64, 1, 400), woken[3];
-    step(&world, 64 * 2 * MS);
-    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    uint32_t other = add_replying(400), woken[3];
     f.blocks = 5;
     for (int i = 0; i < 3; i++) woken[i] = add(&world, 5 * 16 + 20, 1, 1);
     while (world.s.jobs[woken[0]].used || world.s.jobs[woken[1]].used ||
@@ -192,9 +199,7 @@ static void an_end_behind_a_long_history_is_not_read_for_one_token(void **state)
                (struct sched_options){.max_running = 4, .step_tokens = 128});
     world.s.o.store = (struct sched_store){&f, fixed_has_room, fixed_computing,
                                            fixed_adopt, fixed_leave};
-    add(&world, 64, 1, 400);
-    step(&world, 64 * 2 * MS);
-    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    add_replying(400);
     f.blocks = 512;
     add(&world, 512 * 16 + 40, 1, 1);
     assert_int_equal(step(&world, 30 * MS)->n_rows, 1 + 16);
@@ -209,9 +214,7 @@ static void who_wakes_beside_replies_does_not_wait_for_long(void **state)
     (void)state;
     struct fixed f;
     open_fixed(&f, 0, false);
-    add(&world, 64, 1, 900);
-    step(&world, 64 * 2 * MS);
-    for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+    add_replying(900);
     f.blocks = 5;
     uint32_t j = add(&world, 5 * 16 + 60, 1, 1);
     uint64_t since = world.now, steps = 0;
@@ -230,9 +233,7 @@ static void a_prompt_that_is_not_a_woken_ones_end_is_computed_as_ever(void **sta
     for (int kind = 0; kind < 2; kind++) {
         struct fixed f;
         open_fixed(&f, 0, false);
-        add(&world, 64, 1, 400);
-        step(&world, 64 * 2 * MS);
-        for (int i = 0; i < 30; i++) step(&world, 8 * MS);
+        add_replying(400);
         f.blocks = kind == 0 ? 0 : 1;
         uint32_t j = add(&world, kind == 0 ? 40 : 16 + SCHED_END_TOKENS + 1, 1, 1);
         assert_true(step(&world, MS)->n_rows >= 1 + SCHED_MIN_CHUNK);
