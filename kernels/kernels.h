@@ -86,6 +86,7 @@ struct backend_limits {
     uint32_t max_blocks;  // entries of all block tables of one batch
     uint32_t max_head_dim;
     uint32_t max_q_heads;
+    uint32_t max_cols;  // of any matrix
 };
 
 struct backend_options {

@@ -42,6 +42,12 @@ size_t model_activation_bytes(const struct model_config *c,
                                                : (size_t)elements * sizeof(float);
 }
 
+uint32_t model_widest_input(const struct model_config *c)
+{
+    uint32_t q = c->q_heads * c->head_dim, most = c->hidden > q ? c->hidden : q;
+    return most > c->ffn ? most : c->ffn;
+}
+
 static int allocate(struct model *m, struct err *err)
 {
     const struct model_config *c = &m->config;

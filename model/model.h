@@ -33,6 +33,9 @@ struct model {
 size_t model_activation_bytes(const struct model_config *c,
                               const struct model_options *o);
 
+/* Columns of the widest matrix: the backend's max_cols. */
+uint32_t model_widest_input(const struct model_config *c);
+
 /* config as loaded by model_config_load(); set is not needed afterwards. */
 NODISCARD int model_open(struct model *out, struct backend *b,
                          const struct model_config *c, const struct tensor_set *set,

@@ -115,7 +115,8 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
                    .max_seqs = o->max_running,
                    .max_blocks = (uint32_t)blocks,
                    .max_head_dim = s->config.head_dim,
-                   .max_q_heads = s->config.q_heads},
+                   .max_q_heads = s->config.q_heads,
+                   .max_cols = model_widest_input(&s->config)},
     };
     int rc = backend_open(&s->backend, o->device, &b, err);
     if (rc < 0) return rc;

@@ -135,8 +135,7 @@ struct cuda {
     uint32_t max_items, max_partials;
     float *cos, *sin;  // (max_rows, max_head_dim / 2)
     float *partials;
-    uint16_t *image;  // of the x of the next product
-    size_t image_elements;
+    uint16_t *image;  // of the x of the next product: (max_rows, max_cols padded)
 
     struct cuda_logits logits[CUDA_MAX_LOGITS];
 

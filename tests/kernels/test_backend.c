@@ -73,6 +73,25 @@ static void scratch_grows_with_the_limits_and_the_threads(void **state)
     backend_close(long_tables);
 }
 
+static void a_matrix_wider_than_the_limit_is_refused(void **state)
+{
+    (void)state;
+    struct backend_options o = {.threads = 1, .limits = wide_limits};
+    o.limits.max_cols = 40;
+    struct backend *b = NULL;
+    assert_int_equal(backend_open(&b, "cpu", &o, NULL), 0);
+    static const float w[2 * 41];
+    struct matrix m = new_matrix(b, w, DTYPE_F32, 2, 40, NULL);
+    backend_matrix_free(b, &m);
+    struct matrix_part part = {w, DTYPE_F32, 2, NULL};
+    struct err err = {{0}};
+    assert_int_equal(backend_matrix_load(b, &m, WEIGHT_OWN, 41, &part, 1, &err),
+                     -EINVAL);
+    assert_non_null(strstr(err.msg, "41 columns"));
+    assert_non_null(strstr(err.msg, "for 40"));
+    backend_close(b);
+}
+
 static void memory_that_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -395,6 +414,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_opened_is_explained),
         cmocka_unit_test(it_says_what_it_is),
         cmocka_unit_test(scratch_grows_with_the_limits_and_the_threads),
+        cmocka_unit_test(a_matrix_wider_than_the_limit_is_refused),
         cmocka_unit_test(memory_that_cannot_be_is_refused),
         cmocka_unit_test(a_batch_that_breaks_a_rule_is_an_error_and_not_computed),
         cmocka_unit_test(

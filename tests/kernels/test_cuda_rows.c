@@ -230,6 +230,25 @@ static void a_block_is_copied_whole_within_and_between_steps(void **state)
     close_device(&d);
 }
 
+/* Rounded inputs of products are the widest of what a backend takes at opening. */
+static void scratch_holds_the_inputs_of_products_for_the_rows_and_columns(void **state)
+{
+    (void)state;
+    size_t bytes[2];
+    struct device d = open_device();  // or skips
+    close_device(&d);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct backend_options o = {.limits = wide_limits};
+        struct backend *b = NULL;
+        struct err err;
+        o.limits.max_cols = 1001 + 100 * i;  // in eights: 1008 and 1104
+        if (backend_open(&b, "cuda", &o, &err)) fail_msg("%s", err.msg);
+        bytes[i] = backend_scratch_bytes(b);
+        backend_close(b);
+    }
+    assert_int_equal(bytes[1] - bytes[0], wide_limits.max_rows * 96 * 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +257,7 @@ int main(void)
         cmocka_unit_test(the_gate_is_silu_times_up),
         cmocka_unit_test(rope_turns_q_and_stores_k_and_v_where_the_table_says),
         cmocka_unit_test(a_block_is_copied_whole_within_and_between_steps),
+        cmocka_unit_test(scratch_holds_the_inputs_of_products_for_the_rows_and_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
