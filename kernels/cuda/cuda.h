@@ -94,6 +94,7 @@ struct cuda_input {
 /* Logits that the host reads, and where they are computed. */
 struct cuda_logits {
     float *host, *device;
+    size_t room;   // bytes of each
     size_t bytes;  // to be copied when this step is done
 };
 #define CUDA_MAX_LOGITS 4
@@ -142,6 +143,7 @@ struct cuda {
     // Of the current step:
     struct cuda_op *ops;  // (CUDA_MAX_OPS)
     uint32_t n_ops, n_items, n_tables;
+    uint32_t room;                 // rows that every buffer given in it has
     struct attention_shape shape;  // of its first attention; q_heads 0: none yet
     enum dtype kv_type;
     bool copying;  // something is enqueued that no finish has waited for

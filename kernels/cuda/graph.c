@@ -47,7 +47,7 @@ uint32_t cuda_graph_rows(struct cuda *c)
 {
     if (c->no_graphs || !repeats(c)) return 0;
     uint32_t rows = cuda_decode_rows(&c->base, c->base.batch->n_rows);
-    return graph_of(c, rows) ? rows : 0;
+    return rows <= c->room && graph_of(c, rows) ? rows : 0;
 }
 
 static void forget(struct cuda_graph *g)
