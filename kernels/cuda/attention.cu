@@ -29,6 +29,7 @@ struct keys {
 template <int HD> struct tiles {
     static constexpr int LD = HD + 8;  // rows in different banks
     static constexpr size_t bytes = (size_t)2 * 2 * TILE * LD * sizeof(uint16_t);
+    static_assert(bytes <= (48 << 10), "a kernel has to ask for more shared memory");
 };
 
 /* Begin to fetch tile `it` of K and V; keys that nobody sees are zeros, as what lies in
@@ -353,22 +354,6 @@ bool cuda_attention_tensor(enum dtype kv, uint32_t head_dim, uint32_t group)
 #define IS(HD) || head_dim == HD
     return (kv == DTYPE_F16 || kv == DTYPE_BF16) && group <= CUDA_NARROW &&
            (false EACH_DIM(IS));
-}
-
-cudaError_t cuda_attention_prepare(void)
-{
-    cudaError_t e = cudaSuccess;
-#define PREPARE(HD)                                                                    \
-    if (e == cudaSuccess)                                                              \
-        e = cudaFuncSetAttribute(                                                      \
-            reinterpret_cast<const void *>(attention_mma<__half, HD>),                 \
-            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)tiles<HD>::bytes);       \
-    if (e == cudaSuccess)                                                              \
-        e = cudaFuncSetAttribute(                                                      \
-            reinterpret_cast<const void *>(attention_mma<__nv_bfloat16, HD>),          \
-            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)tiles<HD>::bytes);
-    EACH_DIM(PREPARE)
-    return e;
 }
 
 cudaError_t cuda_attention_mma(struct cuda_attention a, bool wide, uint32_t blocks,

@@ -158,8 +158,7 @@ static int open_streams(struct cuda *c, struct err *err)
     if (cuda_ok(c, cudaStreamCreateWithFlags(&c->compute, flags), "opening a stream") &&
         cuda_ok(c, cudaStreamCreateWithFlags(&c->up, flags), "opening a stream") &&
         cuda_blas_ok(c, cublasCreate(&c->blas), "opening cuBLAS") &&
-        cuda_blas_ok(c, cublasSetStream(c->blas, c->compute), "opening cuBLAS") &&
-        cuda_ok(c, cuda_attention_prepare(), "asking for shared memory"))
+        cuda_blas_ok(c, cublasSetStream(c->blas, c->compute), "opening cuBLAS"))
         return 0;
     return err_set(err, -EIO, "%s", c->why_dead.msg);
 }

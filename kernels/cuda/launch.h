@@ -130,8 +130,6 @@ struct cuda_attention {
     float scale;
 };
 
-/* Once for each device, before the rest: asks for as much shared memory as is needed. */
-cudaError_t cuda_attention_prepare(void);
 /* Whether tensor cores serve this shape; else cuda_attention_plain does. */
 bool cuda_attention_tensor(enum dtype kv, uint32_t head_dim, uint32_t group);
 /* Items of at most CUDA_NARROW (one warp) or CUDA_WIDE query vectors.  `blocks` thread blocks
