@@ -203,8 +203,7 @@ static __device__ __forceinline__ void write_out(const struct cuda_attention &a,
         *reinterpret_cast<float2 *>(to + i * 8 + t * 2) = make_float2(x, y);
         if (image)
             *reinterpret_cast<uint32_t *>(image + i * 8 + t * 2) =
-                a.image.type == DTYPE_F16 ? num<__half>::pack(x, y)
-                                          : num<__nv_bfloat16>::pack(x, y);
+                narrow_to(a.image.type, x) | (uint32_t)narrow_to(a.image.type, y) << 16;
     }
 }
 
@@ -342,8 +341,7 @@ static __global__ void __launch_bounds__(CUDA_MAX_HEAD_DIM)
     a.out[((size_t)j.row * a.q_heads + head) * dim + d] = v;
     if (a.image.data)
         a.image.data[(size_t)j.row * a.image.ld + head * dim + d] =
-            a.image.type == DTYPE_F16 ? num<__half>::narrow(v)
-                                      : num<__nv_bfloat16>::narrow(v);
+            narrow_to(a.image.type, v);
 }
 GPU_KERNEL(attention_join);
 

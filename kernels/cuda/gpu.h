@@ -20,7 +20,8 @@
 #define GPU_SHARED(type, name, dims) __shared__ __align__(16) type name dims
 #define GPU_DYN_SHARED(name)         extern __shared__ __align__(128) unsigned char name[]
 #endif
-#include <stdint.h>
+#include "kernels/dtype.h"
+
 #include <utility>
 
 #define WARP_ALL 0xffffffffu
@@ -145,5 +146,11 @@ template <> struct num<__nv_bfloat16> {
         mma_bf16(d, a, b);
     }
 };
+
+/* As `type`, f16 or bf16, keeps f. */
+static __device__ __forceinline__ uint16_t narrow_to(enum dtype type, float f)
+{
+    return type == DTYPE_F16 ? num<__half>::narrow(f) : num<__nv_bfloat16>::narrow(f);
+}
 
 #endif
