@@ -236,7 +236,8 @@ static __device__ __forceinline__ void attend_item(const struct cuda_attention &
     for (int h = 0; h < 2; h++) {
         const struct vector v = vector_of(item, warp * 16 + g + 8 * h, group, kv_head);
         high[h] = item.pos + v.row - item.row;
-        low[h] = v.mine ? first_key(high[h], a.window) : high[h] + 1;  // or sees none
+        low[h] =
+            v.mine ? cuda_first_key(high[h], a.window) : high[h] + 1;  // or sees none
     }
     uint32_t q[HD / 16][4];
 #pragma unroll
@@ -251,7 +252,7 @@ static __device__ __forceinline__ void attend_item(const struct cuda_attention &
     }
 
     // Keys of the item, and of this warp's vectors.
-    struct keys keys = {first_key(item.pos, a.window), item.pos + item.n_rows,
+    struct keys keys = {cuda_first_key(item.pos, a.window), item.pos + item.n_rows,
                         a.tables + item.table};
     const bool partial = item.partial != CUDA_NO_PARTIAL;
     if (partial) {
@@ -261,7 +262,7 @@ static __device__ __forceinline__ void attend_item(const struct cuda_attention &
     const uint32_t from = warp * 16 / group,
                    to = min(warp * 16 + 15, vectors - 1) / group;
     const bool idle = warp * 16 >= vectors;
-    const uint32_t warp_low = first_key(item.pos + from, a.window),
+    const uint32_t warp_low = cuda_first_key(item.pos + from, a.window),
                    warp_high = item.pos + to;
 
     const uint16_t *base = static_cast<const uint16_t *>(a.kv.base) +

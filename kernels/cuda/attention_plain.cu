@@ -29,7 +29,7 @@ static __device__ void attend_row(const struct cuda_attention &a, uint32_t row,
     float m = -INFINITY, l = 0, sum[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) sum[i] = 0;
-    const uint32_t first = first_key(pos, a.window);
+    const uint32_t first = cuda_first_key(pos, a.window);
     for (uint32_t k0 = first / 32 * 32; k0 <= pos; k0 += 32) {
         const uint32_t key = k0 + lane;
         const bool seen = key >= first && key <= pos;

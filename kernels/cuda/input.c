@@ -112,7 +112,7 @@ static void add_decode(struct cuda *c, uint32_t seq, uint32_t *partials)
 {
     const struct batch *t = c->base.batch;
     uint32_t row = t->row_start[seq], pos = t->pos[row], window = c->shape.window;
-    uint32_t first = (window && pos >= window ? pos - window + 1 : 0) / CUDA_SEGMENT;
+    uint32_t first = cuda_first_key(pos, window) / CUDA_SEGMENT;
     uint32_t n = pos / CUDA_SEGMENT - first + 1;
     if (n == 1) {
         add_item(c, seq, row, 1, 0, CUDA_NO_PARTIAL);

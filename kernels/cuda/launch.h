@@ -96,6 +96,18 @@ cudaError_t cuda_matmul_many(float *y, struct cuda_matrix m, const void *x,
 
 /* ---- attention.cu, attention_plain.cu ---- */
 
+#ifdef __CUDACC__
+#define CUDA_EVERYWHERE __host__ __device__
+#else
+#define CUDA_EVERYWHERE
+#endif
+
+/* The first key that the query at `pos` sees; window 0: all. */
+CUDA_EVERYWHERE static inline uint32_t cuda_first_key(uint32_t pos, uint32_t window)
+{
+    return window && pos >= window ? pos - window + 1 : 0;
+}
+
 #define CUDA_SEGMENT       256  // positions summed together, at fixed places
 #define CUDA_NO_PARTIAL    0xffffffffu
 #define CUDA_NARROW        16  // query vectors that one warp takes
