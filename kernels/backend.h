@@ -29,9 +29,6 @@ struct backend_ops {
     void (*matrix_free)(struct backend *b, struct matrix *m);
     size_t (*matrix_bytes)(enum weight_format format, uint32_t rows, uint32_t cols,
                            enum dtype type);  // 0: too many; never WEIGHT_BF16
-    // Of matrix_load or matrix_reserve, beside the matrices; NULL: none, never WEIGHT_BF16
-    size_t (*input_bytes)(const struct backend *b, enum weight_format format,
-                          uint32_t cols);
     int (*vector_load)(struct backend *b, float **out, const void *src, enum dtype type,
                        uint32_t n);
     void *(*alloc)(struct backend *b, size_t bytes);  // where the operations compute

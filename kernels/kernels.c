@@ -14,6 +14,7 @@ static int check_limits(const struct backend_limits *l, struct err *err)
         {"max_blocks", l->max_blocks, 1u << 28},
         {"max_head_dim", l->max_head_dim, 1024},
         {"max_q_heads", l->max_q_heads, 1024},
+        {"max_cols", l->max_cols, 1u << 24},
     };
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
         if (fields[i].value == 0 || fields[i].value > fields[i].most) {
@@ -88,13 +89,6 @@ size_t backend_matrix_bytes(const struct backend *b, enum weight_format format,
     return b->ops->matrix_bytes(format, rows, cols, type);
 }
 
-size_t backend_input_bytes(const struct backend *b, enum weight_format format,
-                           uint32_t cols)
-{
-    if (format == WEIGHT_BF16) format = WEIGHT_OWN;
-    return b->ops->input_bytes ? b->ops->input_bytes(b, format, cols) : 0;
-}
-
 /* All of a matrix but what a backend puts there. */
 static int describe(const struct backend *b, struct matrix *out,
                     enum weight_format format, uint32_t cols,
@@ -113,6 +107,11 @@ static int describe(const struct backend *b, struct matrix *out,
         return err_set(err, -EINVAL,
                        "a matrix of %llu rows and %u columns cannot be kept",
                        (unsigned long long)rows, cols);
+    }
+    if (cols > b->limits.max_cols) {
+        return err_set(err, -EINVAL,
+                       "a matrix has %u columns; the backend was opened for %u at most",
+                       cols, b->limits.max_cols);
     }
     if (with_bias != 0 && with_bias != n_parts) {
         return err_set(err, -EINVAL,

@@ -86,6 +86,7 @@ struct backend_limits {
     uint32_t max_blocks;  // entries of all block tables of one batch
     uint32_t max_head_dim;
     uint32_t max_q_heads;
+    uint32_t max_cols;  // of any matrix
 };
 
 struct backend_options {
@@ -137,10 +138,6 @@ void backend_matrix_free(struct backend *b, struct matrix *m);
 /* What backend_matrix_load would take for data of this type; 0: too many. */
 size_t backend_matrix_bytes(const struct backend *b, enum weight_format format,
                             uint32_t rows, uint32_t cols, enum dtype type);
-/* What the backend takes besides with the first matrix of so many columns or more, in the
- * memory where the operations compute: once, for the inputs of max_rows rows. */
-size_t backend_input_bytes(const struct backend *b, enum weight_format format,
-                           uint32_t cols);
 NODISCARD int backend_vector_load(struct backend *b, float **out, const void *src,
                                   enum dtype type, uint32_t n, struct err *err);
 void backend_vector_free(struct backend *b, float *v);

@@ -33,7 +33,7 @@ struct model {
 size_t model_activation_bytes(const struct model_config *c,
                               const struct model_options *o);
 
-/* Columns of the widest matrix: what backend_input_bytes() asks for. */
+/* Columns of the widest matrix: the backend's max_cols. */
 uint32_t model_widest_input(const struct model_config *c);
 
 /* config as loaded by model_config_load(); set is not needed afterwards. */

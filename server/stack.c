@@ -115,7 +115,8 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
                    .max_seqs = o->max_running,
                    .max_blocks = (uint32_t)blocks,
                    .max_head_dim = s->config.head_dim,
-                   .max_q_heads = s->config.q_heads},
+                   .max_q_heads = s->config.q_heads,
+                   .max_cols = model_widest_input(&s->config)},
     };
     int rc = backend_open(&s->backend, o->device, &b, err);
     if (rc < 0) return rc;
@@ -168,12 +169,8 @@ static uint64_t compute_bytes(const struct stack *s, const struct options *set)
 {
     struct model_options rows = model_limits(set);
     uint64_t n = model_activation_bytes(&s->config, &rows);
-    uint32_t cols = model_widest_input(&s->config);
-    if (__builtin_add_overflow(n, backend_scratch_bytes(s->backend), &n) ||
-        __builtin_add_overflow(n, backend_input_bytes(s->backend, set->weights, cols),
-                               &n))
-        return UINT64_MAX;
-    return n;
+    bool over = __builtin_add_overflow(n, backend_scratch_bytes(s->backend), &n);
+    return over ? UINT64_MAX : n;
 }
 
 static int settle_budget(struct stack *s, const struct stack_options *o,

@@ -172,7 +172,7 @@ static void run(uint32_t threads, const char *path)
     struct backend_options o = {
         .threads = threads,
         .cpu_path = path,
-        .limits = {MAX_ROWS, 64, 8192, 64, 9},
+        .limits = {MAX_ROWS, 64, 8192, 64, 9, 16384},
     };
     need(backend_open(&x.b, "cpu", &o, &err), &err);
     x.blocks = calloc(o.limits.max_blocks, sizeof *x.blocks);

@@ -107,7 +107,6 @@ static const struct backend_ops cpu_ops = {
     .matrix_reserve = cpu_matrix_reserve,
     .matrix_free = cpu_matrix_free,
     .matrix_bytes = cpu_matrix_bytes,
-    .input_bytes = cpu_input_bytes,
     .vector_load = vector_load,
     .alloc = alloc,
     .free = release,
@@ -165,11 +164,14 @@ int cpu_open(struct backend **out, const struct backend_options *o, struct err *
     snprintf(c->base.describe, sizeof c->base.describe, "cpu (%s, %u thread%s)",
              c->path->describe, c->base.threads, c->base.threads == 1 ? "" : "s");
 
-    if (open_scratch(c) || cpu_rope_open(c) || cpu_attention_open(c)) {
-        rc =
-            err_set(err, -ENOMEM,
-                    "no memory for the scratch of %u threads, %u rows and %u KV blocks",
-                    c->base.threads, o->limits.max_rows, o->limits.max_blocks);
+    if (open_scratch(c) || cpu_rope_open(c) || cpu_attention_open(c) ||
+        cpu_inputs_open(c)) {
+        rc = err_set(
+            err, -ENOMEM,
+            "no memory for the scratch of %u threads, %u rows, %u columns and %u "
+            "KV blocks",
+            c->base.threads, o->limits.max_rows, o->limits.max_cols,
+            o->limits.max_blocks);
         goto fail;
     }
     rc = pool_open(&c->pool, c->base.threads, err);

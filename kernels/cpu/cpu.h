@@ -47,9 +47,8 @@ struct cpu {
     const float *inv_freq;       // borrowed, during begin
     uint32_t *row_seq;           // (max_rows) the sequence of a row
 
-    // Inputs of the current product with quantised weights: (blocks of cols, max_rows)
+    // Inputs of the current product with quantised weights: (blocks of max_cols, max_rows)
     struct quant_block *inputs;
-    size_t input_bytes;
 
     // Of the current attention:
     struct attention_item *items;  // (max_items)
@@ -128,10 +127,7 @@ void cpu_matmul(struct backend *b, struct buffer *y, const struct matrix *m,
 void cpu_logits(struct backend *b, float *logits, const struct matrix *m,
                 const struct buffer *x);
 
-/* Room for inputs of products with quantised weights: its size, and taking it; -ENOMEM. */
-size_t cpu_input_bytes(const struct backend *b, enum weight_format format,
-                       uint32_t cols);
-int cpu_inputs_reserve(struct cpu *c, enum weight_format format, uint32_t cols);
+int cpu_inputs_open(struct cpu *c);
 void cpu_quant_multiply(struct cpu *c, float *y, const struct matrix *m, const float *x,
                         uint32_t rows);
 

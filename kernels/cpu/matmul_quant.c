@@ -6,27 +6,12 @@
  */
 #include "kernels/cpu/matmul.h"
 
-#include <stdlib.h>
-
-/* At most 2^24 blocks of 2^20 rows: no overflow. */
-size_t cpu_input_bytes(const struct backend *b, enum weight_format format,
-                       uint32_t cols)
+int cpu_inputs_open(struct cpu *c)
 {
-    if (format == WEIGHT_OWN) return 0;
-    return (size_t)cpu_ceil_div(cols, QUANT_BLOCK) * b->limits.max_rows *
-           sizeof(struct quant_block);
-}
-
-int cpu_inputs_reserve(struct cpu *c, enum weight_format format, uint32_t cols)
-{
-    size_t bytes = cpu_input_bytes(&c->base, format, cols);
-    if (bytes <= c->input_bytes) return 0;
-    free(c->inputs);
-    c->input_bytes = 0;
-    c->inputs = cpu_alloc(bytes);
-    if (!c->inputs) return -ENOMEM;
-    c->input_bytes = bytes;
-    return 0;
+    const struct backend_limits *l = &c->base.limits;
+    size_t blocks = (size_t)cpu_ceil_div(l->max_cols, QUANT_BLOCK) * l->max_rows;
+    c->inputs = cpu_scratch_alloc(c, blocks * sizeof *c->inputs);
+    return c->inputs ? 0 : -ENOMEM;
 }
 
 static struct quant_block *inputs_at(const struct matmul_job *j, uint32_t block,

@@ -29,6 +29,7 @@ struct keys {
 template <int HD> struct tiles {
     static constexpr int LD = HD + 8;  // rows in different banks
     static constexpr size_t bytes = (size_t)2 * 2 * TILE * LD * sizeof(uint16_t);
+    static_assert(bytes <= (48 << 10), "a kernel has to ask for more shared memory");
 };
 
 /* Begin to fetch tile `it` of K and V; keys that nobody sees are zeros, as what lies in
@@ -202,8 +203,7 @@ static __device__ __forceinline__ void write_out(const struct cuda_attention &a,
         *reinterpret_cast<float2 *>(to + i * 8 + t * 2) = make_float2(x, y);
         if (image)
             *reinterpret_cast<uint32_t *>(image + i * 8 + t * 2) =
-                a.image.type == DTYPE_F16 ? num<__half>::pack(x, y)
-                                          : num<__nv_bfloat16>::pack(x, y);
+                narrow_to(a.image.type, x) | (uint32_t)narrow_to(a.image.type, y) << 16;
     }
 }
 
@@ -236,7 +236,8 @@ static __device__ __forceinline__ void attend_item(const struct cuda_attention &
     for (int h = 0; h < 2; h++) {
         const struct vector v = vector_of(item, warp * 16 + g + 8 * h, group, kv_head);
         high[h] = item.pos + v.row - item.row;
-        low[h] = v.mine ? first_key(high[h], a.window) : high[h] + 1;  // or sees none
+        low[h] =
+            v.mine ? cuda_first_key(high[h], a.window) : high[h] + 1;  // or sees none
     }
     uint32_t q[HD / 16][4];
 #pragma unroll
@@ -251,7 +252,7 @@ static __device__ __forceinline__ void attend_item(const struct cuda_attention &
     }
 
     // Keys of the item, and of this warp's vectors.
-    struct keys keys = {first_key(item.pos, a.window), item.pos + item.n_rows,
+    struct keys keys = {cuda_first_key(item.pos, a.window), item.pos + item.n_rows,
                         a.tables + item.table};
     const bool partial = item.partial != CUDA_NO_PARTIAL;
     if (partial) {
@@ -261,7 +262,7 @@ static __device__ __forceinline__ void attend_item(const struct cuda_attention &
     const uint32_t from = warp * 16 / group,
                    to = min(warp * 16 + 15, vectors - 1) / group;
     const bool idle = warp * 16 >= vectors;
-    const uint32_t warp_low = first_key(item.pos + from, a.window),
+    const uint32_t warp_low = cuda_first_key(item.pos + from, a.window),
                    warp_high = item.pos + to;
 
     const uint16_t *base = static_cast<const uint16_t *>(a.kv.base) +
@@ -341,8 +342,7 @@ static __global__ void __launch_bounds__(CUDA_MAX_HEAD_DIM)
     a.out[((size_t)j.row * a.q_heads + head) * dim + d] = v;
     if (a.image.data)
         a.image.data[(size_t)j.row * a.image.ld + head * dim + d] =
-            a.image.type == DTYPE_F16 ? num<__half>::narrow(v)
-                                      : num<__nv_bfloat16>::narrow(v);
+            narrow_to(a.image.type, v);
 }
 GPU_KERNEL(attention_join);
 
@@ -353,22 +353,6 @@ bool cuda_attention_tensor(enum dtype kv, uint32_t head_dim, uint32_t group)
 #define IS(HD) || head_dim == HD
     return (kv == DTYPE_F16 || kv == DTYPE_BF16) && group <= CUDA_NARROW &&
            (false EACH_DIM(IS));
-}
-
-cudaError_t cuda_attention_prepare(void)
-{
-    cudaError_t e = cudaSuccess;
-#define PREPARE(HD)                                                                    \
-    if (e == cudaSuccess)                                                              \
-        e = cudaFuncSetAttribute(                                                      \
-            reinterpret_cast<const void *>(attention_mma<__half, HD>),                 \
-            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)tiles<HD>::bytes);       \
-    if (e == cudaSuccess)                                                              \
-        e = cudaFuncSetAttribute(                                                      \
-            reinterpret_cast<const void *>(attention_mma<__nv_bfloat16, HD>),          \
-            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)tiles<HD>::bytes);
-    EACH_DIM(PREPARE)
-    return e;
 }
 
 cudaError_t cuda_attention_mma(struct cuda_attention a, bool wide, uint32_t blocks,

@@ -1,5 +1,4 @@
-/* attention.h - what the attention kernels share: which keys a query sees, and how two parts
- * of a softmax are joined.
+/* attention.h - what the attention kernels share: how two parts of a softmax are joined.
  *
  * Included by .cu files only.
  */
@@ -9,12 +8,6 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/kv_block.h"
-
-/* The first key that the query at `pos` sees. */
-static __device__ __forceinline__ uint32_t first_key(uint32_t pos, uint32_t window)
-{
-    return window && pos >= window ? pos - window + 1 : 0;
-}
 
 /* Two parts (m, l, sum) with their own maxima, in powers of two: the factors that bring
  * them to a common one.  A part that saw nothing has m of -inf and counts for nothing. */

@@ -9,24 +9,12 @@
 #define PLAIN_WARPS 4
 #define EACH        (CUDA_MAX_HEAD_DIM / 32)  // elements of the output in a lane
 
-struct f32_load {
-    using element = float;
-    static __device__ __forceinline__ float widen(float f) { return f; }
-};
-template <class T> struct half_load {
-    using element = uint16_t;
-    static __device__ __forceinline__ float widen(uint16_t h)
-    {
-        return num<T>::widen(h);
-    }
-};
-
-template <class L>
+template <class T>
 static __device__ void attend_row(const struct cuda_attention &a, uint32_t row,
                                   uint32_t pos, const uint32_t *table, uint32_t head,
                                   float *q)
 {
-    using element = typename L::element;
+    using element = typename num<T>::element;
     const uint32_t lane = threadIdx.x % 32, dim = a.kv.head_dim;
     const uint32_t kv_head = head / a.group;
     const element *base =
@@ -41,7 +29,7 @@ static __device__ void attend_row(const struct cuda_attention &a, uint32_t row,
     float m = -INFINITY, l = 0, sum[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) sum[i] = 0;
-    const uint32_t first = first_key(pos, a.window);
+    const uint32_t first = cuda_first_key(pos, a.window);
     for (uint32_t k0 = first / 32 * 32; k0 <= pos; k0 += 32) {
         const uint32_t key = k0 + lane;
         const bool seen = key >= first && key <= pos;
@@ -52,7 +40,7 @@ static __device__ void attend_row(const struct cuda_attention &a, uint32_t row,
                  (size_t)(key % KV_BLOCK_TOKENS) * dim;
             score = 0;
             for (uint32_t d = 0; d < dim; d++)
-                score = fmaf(q[d], L::widen(k[d]), score);
+                score = fmaf(q[d], num<T>::widen(k[d]), score);
         }
         float top = fmaxf(m, score);
         for (int o = 16; o; o >>= 1)
@@ -75,7 +63,7 @@ static __device__ void attend_row(const struct cuda_attention &a, uint32_t row,
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (lane + 32 * i < dim)
-                    sum[i] = fmaf(p, L::widen(v[lane + 32 * i]), sum[i]);
+                    sum[i] = fmaf(p, num<T>::widen(v[lane + 32 * i]), sum[i]);
         }
     }
     float *out = a.out + ((size_t)row * a.q_heads + head) * dim;
@@ -86,7 +74,7 @@ static __device__ void attend_row(const struct cuda_attention &a, uint32_t row,
 }
 
 /* Eight blocks on a multiprocessor: without the number ptxas saves registers and spills. */
-template <class L>
+template <class T>
 static __global__ void __launch_bounds__(32 * PLAIN_WARPS, 8)
     attention_plain(struct cuda_attention a)
 {
@@ -95,19 +83,19 @@ static __global__ void __launch_bounds__(32 * PLAIN_WARPS, 8)
     for (uint32_t i = blockIdx.x; i < *a.n_items; i += gridDim.x) {
         const struct cuda_item item = a.items[i];
         for (uint32_t e = warp; e < item.n_rows * a.q_heads; e += PLAIN_WARPS)
-            attend_row<L>(a, item.row + e / a.q_heads, item.pos + e / a.q_heads,
+            attend_row<T>(a, item.row + e / a.q_heads, item.pos + e / a.q_heads,
                           a.tables + item.table, e % a.q_heads, q[warp]);
     }
 }
-GPU_KERNEL(attention_plain<f32_load>);
-GPU_KERNEL(attention_plain<half_load<__half>>);
-GPU_KERNEL(attention_plain<half_load<__nv_bfloat16>>);
+GPU_KERNEL(attention_plain<float>);
+GPU_KERNEL(attention_plain<__half>);
+GPU_KERNEL(attention_plain<__nv_bfloat16>);
 
 extern "C" cudaError_t cuda_attention_plain(struct cuda_attention a, uint32_t blocks,
                                             cudaStream_t stream)
 {
-    auto *kernel = a.kv.type == DTYPE_F32   ? attention_plain<f32_load>
-                   : a.kv.type == DTYPE_F16 ? attention_plain<half_load<__half>>
-                                            : attention_plain<half_load<__nv_bfloat16>>;
+    auto *kernel = a.kv.type == DTYPE_F32   ? attention_plain<float>
+                   : a.kv.type == DTYPE_F16 ? attention_plain<__half>
+                                            : attention_plain<__nv_bfloat16>;
     return gpu_launch(kernel, dim3(blocks), 32 * PLAIN_WARPS, 0, stream, a);
 }

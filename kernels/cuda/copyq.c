@@ -3,14 +3,13 @@
  *
  * A copy whose source and destination both follow those of the one pushed before it becomes a
  * part of it, until flush or poll hands it to the device.  A run of copies has one event.
- * What lies in host memory on both sides is copied by the CPU when it is polled, and goes on
- * when the device has failed.
+ * What lies in host memory on both sides is for a thread (copyq_thread.c), and goes on when
+ * the device has failed.
  */
 #include "kernels/copyq.h"
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define RUN_BYTES ((size_t)32 << 20)  // at which a run takes no more neighbours
@@ -18,7 +17,9 @@
 #define PIN_BYTES ((size_t)1 << 30)  // pinned in one call
 #define ARENAS    2
 
-enum lane_name { UP, DOWN, HOST, LANES };
+enum lane_name { UP, DOWN, LANES };
+#define HOST LANES  // a ticket is number * WAYS + lane, or + HOST
+#define WAYS 3
 
 /* Some copies that became one. */
 struct run {
@@ -30,7 +31,7 @@ struct run {
 };
 
 struct lane {
-    cudaStream_t stream;           // HOST: none
+    cudaStream_t stream;
     struct run ring[COPYQ_DEPTH];  // run n lies at n % COPYQ_DEPTH
     uint64_t runs, sent, done;     // runs begun, handed over, landed
     uint64_t pushed, landed;       // copies
@@ -45,9 +46,10 @@ struct arena {
 struct copyq_cuda {
     struct copyq base;
     struct cuda *cuda;     // borrowed
-    cudaEvent_t computed;  // up waits for it where blocks are being copied
+    cudaEvent_t computed;  // both lanes wait for it where blocks are being copied
     bool failed;
     struct lane lanes[LANES];
+    struct copyq *host;  // within the host's memory
     struct arena arenas[ARENAS];
 };
 
@@ -81,7 +83,6 @@ static void send(struct copyq_cuda *q, enum lane_name name)
     if (l->sent == l->runs) return;
     const struct run *r = newest(l);
     l->sent = l->runs;
-    if (name == HOST) return;
     wait_for_compute(q, l);
     enum cudaMemcpyKind kind =
         name == UP ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
@@ -95,21 +96,16 @@ static void land(struct copyq_cuda *q, enum lane_name name, uint64_t number)
     struct lane *l = &q->lanes[name];
     while (l->done < l->sent && l->landed < number) {
         const struct run *r = &l->ring[l->done % COPYQ_DEPTH];
-        if (name == HOST) {
-            memcpy(r->dst, r->src, r->bytes);
-        } else {
-            cudaError_t e = cudaEventQuery(r->event);
-            if (e == cudaErrorNotReady) return;
-            if (!ok(q, e)) return;
-        }
+        cudaError_t e = cudaEventQuery(r->event);
+        if (e == cudaErrorNotReady || !ok(q, e)) return;
         l->landed = r->last;
         l->done++;
     }
 }
 
-static bool works(struct copyq_cuda *q, enum lane_name name)
+static bool works(struct copyq_cuda *q)
 {
-    return name == HOST || (!q->failed && cuda_enter(q->cuda));
+    return !q->failed && cuda_enter(q->cuda);
 }
 
 static bool follows(const struct lane *l, const struct run *r, const void *dst,
@@ -119,15 +115,23 @@ static bool follows(const struct lane *l, const struct run *r, const void *dst,
            r->bytes + bytes <= RUN_BYTES;
 }
 
+static int push_host(struct copyq_cuda *q, void *dst, const void *src, size_t bytes,
+                     uint64_t *out)
+{
+    int rc = copyq_push(q->host, dst, src, bytes, out);
+    if (rc == 0) *out = *out * WAYS + HOST;
+    return rc;
+}
+
 static int push(struct copyq *base, void *dst, const void *src, size_t bytes,
                 uint64_t *out)
 {
     struct copyq_cuda *q = queue_of(base);
-    enum lane_name name = cuda_on_device(q->cuda, dst)   ? UP
-                          : cuda_on_device(q->cuda, src) ? DOWN
-                                                         : HOST;
+    bool up = cuda_on_device(q->cuda, dst);
+    if (!up && !cuda_on_device(q->cuda, src)) return push_host(q, dst, src, bytes, out);
+    enum lane_name name = up ? UP : DOWN;
     struct lane *l = &q->lanes[name];
-    if (!works(q, name)) return -ENODEV;
+    if (!works(q)) return -ENODEV;
     if (l->pushed - l->landed == COPYQ_DEPTH) return -EAGAIN;
 
     struct run *r = l->runs > 0 ? newest(l) : NULL;
@@ -142,29 +146,31 @@ static int push(struct copyq *base, void *dst, const void *src, size_t bytes,
         r->bytes = bytes;
     }
     r->last = ++l->pushed;
-    *out = l->pushed * LANES + name;
+    *out = l->pushed * WAYS + name;
     return 0;
 }
 
 static void flush(struct copyq *base)
 {
     struct copyq_cuda *q = queue_of(base);
+    copyq_flush(q->host);
     for (int i = 0; i < LANES; i++)
-        if (works(q, (enum lane_name)i)) send(q, (enum lane_name)i);
+        if (works(q)) send(q, (enum lane_name)i);
 }
 
 static int poll(struct copyq *base, uint64_t ticket)
 {
     struct copyq_cuda *q = queue_of(base);
-    enum lane_name name = (enum lane_name)(ticket % LANES);
+    uint64_t number = ticket / WAYS;
+    if (ticket % WAYS == HOST) return copyq_poll(q->host, number);
+    enum lane_name name = (enum lane_name)(ticket % WAYS);
     struct lane *l = &q->lanes[name];
-    uint64_t number = ticket / LANES;
     if (number == 0 || number > l->pushed) return -EINVAL;
     if (number <= l->landed) return 0;
-    if (!works(q, name)) return -ENODEV;
+    if (!works(q)) return -ENODEV;
     send(q, name);
     land(q, name, number);
-    return number <= l->landed ? 0 : works(q, name) ? -EAGAIN : -ENODEV;
+    return number <= l->landed ? 0 : works(q) ? -EAGAIN : -ENODEV;
 }
 
 static bool readable(struct copyq *base, const void *p)
@@ -241,6 +247,7 @@ static void close_queue(struct copyq *base)
         if (l->stream) (void)cudaStreamDestroy(l->stream);
     }
     if (q->computed) (void)cudaEventDestroy(q->computed);
+    copyq_close(q->host);
     free(q);
 }
 
@@ -271,6 +278,11 @@ int cuda_copyq_open(struct backend *b, struct copyq **out, struct err *err)
     if (!q) return err_set(err, -ENOMEM, "no memory for a copy queue");
     q->base.ops = &queue_ops;
     q->cuda = c;
+    int rc = copyq_thread_open(&q->host, err);
+    if (rc < 0) {
+        close_queue(&q->base);
+        return rc;
+    }
     ok(q, cudaEventCreateWithFlags(&q->computed, cudaEventDisableTiming));
     open_lane(q, &q->lanes[UP]);
     open_lane(q, &q->lanes[DOWN]);

@@ -158,8 +158,7 @@ static int open_streams(struct cuda *c, struct err *err)
     if (cuda_ok(c, cudaStreamCreateWithFlags(&c->compute, flags), "opening a stream") &&
         cuda_ok(c, cudaStreamCreateWithFlags(&c->up, flags), "opening a stream") &&
         cuda_blas_ok(c, cublasCreate(&c->blas), "opening cuBLAS") &&
-        cuda_blas_ok(c, cublasSetStream(c->blas, c->compute), "opening cuBLAS") &&
-        cuda_ok(c, cuda_attention_prepare(), "asking for shared memory"))
+        cuda_blas_ok(c, cublasSetStream(c->blas, c->compute), "opening cuBLAS"))
         return 0;
     return err_set(err, -EIO, "%s", c->why_dead.msg);
 }
@@ -171,8 +170,9 @@ static int open_memory(struct cuda *c, struct err *err)
     c->ops = calloc(CUDA_MAX_OPS, sizeof *c->ops);
     if (!c->blas_workspace || !c->ops || cuda_input_open(c))
         return err_set(err, -ENOMEM,
-                       "no device memory for the scratch of %u rows and %u KV blocks",
-                       l->max_rows, l->max_blocks);
+                       "no device memory for the scratch of %u rows of %u columns and "
+                       "%u KV blocks",
+                       l->max_rows, l->max_cols, l->max_blocks);
     if (!cuda_blas_ok(c, cublasSetWorkspace(c->blas, c->blas_workspace, BLAS_WORKSPACE),
                       "opening cuBLAS"))
         return err_set(err, -EIO, "%s", c->why_dead.msg);
@@ -188,7 +188,6 @@ void cuda_close(struct backend *b)
     cuda_graphs_close(c);
     cuda_loading_close(c);
     cuda_input_close(c);
-    cuda_device_free(c, c->image);
     if (c->blas) (void)cublasDestroy(c->blas);
     cuda_device_free(c, c->blas_workspace);
     if (c->compute) (void)cudaStreamDestroy(c->compute);

@@ -94,6 +94,7 @@ struct cuda_input {
 /* Logits that the host reads, and where they are computed. */
 struct cuda_logits {
     float *host, *device;
+    size_t room;   // bytes of each
     size_t bytes;  // to be copied when this step is done
 };
 #define CUDA_MAX_LOGITS 4
@@ -135,14 +136,14 @@ struct cuda {
     uint32_t max_items, max_partials;
     float *cos, *sin;  // (max_rows, max_head_dim / 2)
     float *partials;
-    uint16_t *image;  // of the x of the next product
-    size_t image_elements;
+    uint16_t *image;  // of the x of the next product: (max_rows, max_cols padded)
 
     struct cuda_logits logits[CUDA_MAX_LOGITS];
 
     // Of the current step:
     struct cuda_op *ops;  // (CUDA_MAX_OPS)
     uint32_t n_ops, n_items, n_tables;
+    uint32_t room;                 // rows that every buffer given in it has
     struct attention_shape shape;  // of its first attention; q_heads 0: none yet
     enum dtype kv_type;
     bool copying;  // something is enqueued that no finish has waited for

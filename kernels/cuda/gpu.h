@@ -20,7 +20,8 @@
 #define GPU_SHARED(type, name, dims) __shared__ __align__(16) type name dims
 #define GPU_DYN_SHARED(name)         extern __shared__ __align__(128) unsigned char name[]
 #endif
-#include <stdint.h>
+#include "kernels/dtype.h"
+
 #include <utility>
 
 #define WARP_ALL 0xffffffffu
@@ -92,11 +93,18 @@ GPU_MMA(mma_bf16, "bf16")
 #undef GPU_MMA
 #endif
 
-/* ---- 16-bit numbers: T is __half or __nv_bfloat16 ---- */
+/* ---- numbers: T is float, __half or __nv_bfloat16; an element is how it is kept ---- */
 
 template <class T> struct num;
 
+template <> struct num<float> {
+    using element = float;
+    static __device__ __forceinline__ float narrow(float f) { return f; }
+    static __device__ __forceinline__ float widen(float f) { return f; }
+};
+
 template <> struct num<__half> {
+    using element = uint16_t;
     /* To nearest even; what lies beyond f16 becomes +-65504, a NaN stays one. */
     static __device__ __forceinline__ uint16_t narrow(float f)
     {
@@ -119,6 +127,7 @@ template <> struct num<__half> {
 };
 
 template <> struct num<__nv_bfloat16> {
+    using element = uint16_t;
     static __device__ __forceinline__ uint16_t narrow(float f)
     {
         return __bfloat16_as_ushort(__float2bfloat16_rn(f));
@@ -137,5 +146,11 @@ template <> struct num<__nv_bfloat16> {
         mma_bf16(d, a, b);
     }
 };
+
+/* As `type`, f16 or bf16, keeps f. */
+static __device__ __forceinline__ uint16_t narrow_to(enum dtype type, float f)
+{
+    return type == DTYPE_F16 ? num<__half>::narrow(f) : num<__nv_bfloat16>::narrow(f);
+}
 
 #endif

@@ -47,7 +47,7 @@ uint32_t cuda_graph_rows(struct cuda *c)
 {
     if (c->no_graphs || !repeats(c)) return 0;
     uint32_t rows = cuda_decode_rows(&c->base, c->base.batch->n_rows);
-    return graph_of(c, rows) ? rows : 0;
+    return rows <= c->room && graph_of(c, rows) ? rows : 0;
 }
 
 static void forget(struct cuda_graph *g)
@@ -57,45 +57,38 @@ static void forget(struct cuda_graph *g)
     *g = (struct cuda_graph){0};
 }
 
-/* Record what is listed.  Without memory for it, steps run as they are. */
+/* Whether a call of recording succeeded.  Where memory is lacking for it, steps run as they
+ * are from now on; anything else is a failure of the device. */
+static bool recorded(struct cuda *c, cudaError_t e)
+{
+    if (e != cudaErrorMemoryAllocation) return cuda_ok(c, e, "recording a step");
+    (void)cudaGetLastError();
+    c->no_graphs = true;
+    return false;
+}
+
+/* Record what is listed, of which g keeps what decides whether it may be replayed. */
 static void record(struct cuda *c, struct cuda_graph *g, uint32_t rows)
 {
     cudaGraph_t graph = NULL;
-    if (!cuda_ok(c, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeRelaxed),
-                 "recording a step"))
+    cudaGraphExec_t exec = NULL;
+    if (!recorded(c, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeRelaxed)))
         return;
     cuda_run(c, rows, rows, true);
-    cudaError_t e = cudaStreamEndCapture(c->compute, &graph);
-    if (!cuda_ok(c, e, "recording a step")) return;
-    e = cudaGraphInstantiate(&g->exec, graph, 0);
+    // Also where that failed: a stream must not be left recording.
+    if (!recorded(c, cudaStreamEndCapture(c->compute, &graph))) return;
+    cudaError_t e = c->dead ? cudaSuccess : cudaGraphInstantiate(&exec, graph, 0);
     (void)cudaGraphDestroy(graph);
-    if (e == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();
-        g->exec = NULL;
-        c->no_graphs = true;
-        return;
-    }
-    if (!cuda_ok(c, e, "recording a step")) return;
-    g->ops = malloc(c->n_ops * sizeof *g->ops);
+    if (!recorded(c, e) || c->dead) return;
+    *g = (struct cuda_graph){.exec = exec, .ops = malloc(c->n_ops * sizeof *g->ops)};
     if (!g->ops) {
         forget(g);
+        c->no_graphs = true;
         return;
     }
     memcpy(g->ops, c->ops, c->n_ops * sizeof *g->ops);
     g->n_ops = c->n_ops;
     g->rows = rows;
-}
-
-/* The step itself has been run: that it could not be recorded is no failure of it, and what
- * is wrong with the device shows at the next call. */
-static void try_to_record(struct cuda *c, struct cuda_graph *g, uint32_t rows)
-{
-    record(c, g, rows);
-    if (!c->dead) return;
-    (void)cudaGetLastError();
-    c->dead = false;
-    c->base.rc = 0;
-    forget(g);
 }
 
 static bool same(const struct cuda *c, const struct cuda_graph *g)
@@ -113,7 +106,7 @@ void cuda_graph_run(struct cuda *c, uint32_t rows)
     }
     forget(g);
     cuda_run(c, rows, rows, true);
-    if (!c->dead) try_to_record(c, g, rows);
+    if (!c->dead) record(c, g, rows);
 }
 
 void cuda_graphs_close(struct cuda *c)

@@ -41,6 +41,7 @@ int cuda_input_open(struct cuda *c)
     c->max_items = l->max_rows + c->max_partials;
     size_t bytes = lay_out(&c->host, c, NULL);
     size_t half = (size_t)l->max_rows * (l->max_head_dim / 2 + 1) * sizeof(float);
+    uint32_t ld = cuda_ld(l->max_cols, DTYPE_F16);  // and of bf16
     size_t partial =
         (size_t)l->max_q_heads * (l->max_head_dim + CUDA_PARTIAL_EXTRA) * sizeof(float);
 
@@ -57,7 +58,8 @@ int cuda_input_open(struct cuda *c)
     c->cos = cuda_device_alloc(c, half);
     c->sin = cuda_device_alloc(c, half);
     c->partials = cuda_device_alloc(c, c->max_partials * partial);
-    return c->cos && c->sin && c->partials ? 0 : -ENOMEM;
+    c->image = cuda_device_alloc(c, (size_t)l->max_rows * ld * sizeof *c->image);
+    return c->cos && c->sin && c->partials && c->image ? 0 : -ENOMEM;
 }
 
 void cuda_input_close(struct cuda *c)
@@ -67,6 +69,7 @@ void cuda_input_close(struct cuda *c)
     cuda_device_free(c, c->cos);
     cuda_device_free(c, c->sin);
     cuda_device_free(c, c->partials);
+    cuda_device_free(c, c->image);
 }
 
 void cuda_input_rows(struct cuda *c, const float *inv_freq)
@@ -109,7 +112,7 @@ static void add_decode(struct cuda *c, uint32_t seq, uint32_t *partials)
 {
     const struct batch *t = c->base.batch;
     uint32_t row = t->row_start[seq], pos = t->pos[row], window = c->shape.window;
-    uint32_t first = (window && pos >= window ? pos - window + 1 : 0) / CUDA_SEGMENT;
+    uint32_t first = cuda_first_key(pos, window) / CUDA_SEGMENT;
     uint32_t n = pos / CUDA_SEGMENT - first + 1;
     if (n == 1) {
         add_item(c, seq, row, 1, 0, CUDA_NO_PARTIAL);

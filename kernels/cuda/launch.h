@@ -96,6 +96,18 @@ cudaError_t cuda_matmul_many(float *y, struct cuda_matrix m, const void *x,
 
 /* ---- attention.cu, attention_plain.cu ---- */
 
+#ifdef __CUDACC__
+#define CUDA_EVERYWHERE __host__ __device__
+#else
+#define CUDA_EVERYWHERE
+#endif
+
+/* The first key that the query at `pos` sees; window 0: all. */
+CUDA_EVERYWHERE static inline uint32_t cuda_first_key(uint32_t pos, uint32_t window)
+{
+    return window && pos >= window ? pos - window + 1 : 0;
+}
+
 #define CUDA_SEGMENT       256  // positions summed together, at fixed places
 #define CUDA_NO_PARTIAL    0xffffffffu
 #define CUDA_NARROW        16  // query vectors that one warp takes
@@ -130,8 +142,6 @@ struct cuda_attention {
     float scale;
 };
 
-/* Once for each device, before the rest: asks for as much shared memory as is needed. */
-cudaError_t cuda_attention_prepare(void);
 /* Whether tensor cores serve this shape; else cuda_attention_plain does. */
 bool cuda_attention_tensor(enum dtype kv, uint32_t head_dim, uint32_t group);
 /* Items of at most CUDA_NARROW (one warp) or CUDA_WIDE query vectors.  `blocks` thread blocks

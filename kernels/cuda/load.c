@@ -125,18 +125,6 @@ static void send_floats(struct cuda *c, float *to, const void *from, enum dtype 
     }
 }
 
-/* The image of x is as wide as the widest matrix. */
-static bool widen_image(struct cuda *c, const struct matrix *m)
-{
-    size_t need = (size_t)cuda_ld(m->cols, m->type) * c->base.limits.max_rows;
-    if (m->type == DTYPE_F32 || need <= c->image_elements) return true;
-    cuda_device_free(c, c->image);
-    c->image_elements = 0;
-    c->image = cuda_device_alloc(c, need * sizeof *c->image);
-    if (c->image) c->image_elements = need;
-    return c->image != NULL;
-}
-
 /* Steps wait for what has been sent. */
 static void end_load(struct cuda *c)
 {
@@ -160,7 +148,7 @@ int cuda_matrix_load(struct backend *b, struct matrix *m,
     m->data = cuda_device_alloc(c, m->bytes);
     if (m->data && parts[0].bias)
         m->bias = cuda_device_alloc(c, (size_t)m->rows * sizeof *m->bias);
-    if (!m->data || (parts[0].bias && !m->bias) || !widen_image(c, m)) {
+    if (!m->data || (parts[0].bias && !m->bias)) {
         cuda_matrix_free(b, m);
         return err_set(err, -ENOMEM,
                        "no device memory for a matrix of %u rows and %u columns in %s",

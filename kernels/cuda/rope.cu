@@ -21,20 +21,8 @@ static __global__ void __launch_bounds__(ROPE_THREADS)
 }
 GPU_KERNEL(rope_angles);
 
-struct f32_store {
-    using element = float;
-    static __device__ __forceinline__ float narrow(float f) { return f; }
-};
-template <class T> struct half_store {
-    using element = uint16_t;
-    static __device__ __forceinline__ uint16_t narrow(float f)
-    {
-        return num<T>::narrow(f);
-    }
-};
-
-/* One block a row.  S says how an element is stored. */
-template <class S>
+/* One block a row.  T is the type of the cache. */
+template <class T>
 static __global__ void __launch_bounds__(ROPE_THREADS)
     rope_store(float *qkv, struct cuda_kv kv, const uint32_t *slots, const float *cos,
                const float *sin, uint32_t q_heads)
@@ -45,9 +33,10 @@ static __global__ void __launch_bounds__(ROPE_THREADS)
     float *x = qkv + (size_t)row * (heads + kv.kv_heads) * dim;
     cos += (size_t)row * half;
     sin += (size_t)row * half;
-    typename S::element *to = static_cast<typename S::element *>(kv.base) +
-                              slot / KV_BLOCK_TOKENS * kv.block_stride +
-                              (size_t)(slot % KV_BLOCK_TOKENS) * dim;
+    using element = typename num<T>::element;
+    element *to = static_cast<element *>(kv.base) +
+                  slot / KV_BLOCK_TOKENS * kv.block_stride +
+                  (size_t)(slot % KV_BLOCK_TOKENS) * dim;
     const size_t plane = kv.plane;
 
     for (uint32_t e = threadIdx.x; e < heads * half; e += blockDim.x) {
@@ -59,17 +48,17 @@ static __global__ void __launch_bounds__(ROPE_THREADS)
             *a = ra;
             *b = rb;
         } else {
-            to[(h - q_heads) * plane + i] = S::narrow(ra);
-            to[(h - q_heads) * plane + i + half] = S::narrow(rb);
+            to[(h - q_heads) * plane + i] = num<T>::narrow(ra);
+            to[(h - q_heads) * plane + i + half] = num<T>::narrow(rb);
         }
     }
     to += kv.kv_heads * plane;  // V lies behind K
     for (uint32_t e = threadIdx.x; e < kv.kv_heads * dim; e += blockDim.x)
-        to[e / dim * plane + e % dim] = S::narrow(x[heads * dim + e]);
+        to[e / dim * plane + e % dim] = num<T>::narrow(x[heads * dim + e]);
 }
-GPU_KERNEL(rope_store<f32_store>);
-GPU_KERNEL(rope_store<half_store<__half>>);
-GPU_KERNEL(rope_store<half_store<__nv_bfloat16>>);
+GPU_KERNEL(rope_store<float>);
+GPU_KERNEL(rope_store<__half>);
+GPU_KERNEL(rope_store<__nv_bfloat16>);
 
 extern "C" {
 
@@ -85,9 +74,9 @@ cudaError_t cuda_rope_store(float *qkv, struct cuda_kv kv, const uint32_t *slots
                             const float *cos, const float *sin, uint32_t rows,
                             uint32_t q_heads, cudaStream_t stream)
 {
-    auto *kernel = kv.type == DTYPE_F32   ? rope_store<f32_store>
-                   : kv.type == DTYPE_F16 ? rope_store<half_store<__half>>
-                                          : rope_store<half_store<__nv_bfloat16>>;
+    auto *kernel = kv.type == DTYPE_F32   ? rope_store<float>
+                   : kv.type == DTYPE_F16 ? rope_store<__half>
+                                          : rope_store<__nv_bfloat16>;
     return gpu_launch(kernel, dim3(rows), ROPE_THREADS, 0, stream, qkv, kv, slots, cos,
                       sin, q_heads);
 }

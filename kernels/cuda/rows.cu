@@ -4,15 +4,10 @@
 
 #define ROW_THREADS 256
 
-static __device__ __forceinline__ uint16_t narrow(enum dtype type, float f)
-{
-    return type == DTYPE_F16 ? num<__half>::narrow(f) : num<__nv_bfloat16>::narrow(f);
-}
-
 static __device__ __forceinline__ void set_image(const struct cuda_image &image,
                                                  uint32_t row, uint32_t col, float f)
 {
-    if (image.data) image.data[(size_t)row * image.ld + col] = narrow(image.type, f);
+    if (image.data) image.data[(size_t)row * image.ld + col] = narrow_to(image.type, f);
 }
 
 /* Zeros behind the last column, so that a product with them is nothing. */
@@ -109,8 +104,9 @@ static __global__ void __launch_bounds__(ROW_THREADS)
                                      v.z * scale * g.z, v.w * scale * g.w);
         y4[i] = r;
         if (image.data) {
-            ushort4 h = make_ushort4(narrow(image.type, r.x), narrow(image.type, r.y),
-                                     narrow(image.type, r.z), narrow(image.type, r.w));
+            ushort4 h =
+                make_ushort4(narrow_to(image.type, r.x), narrow_to(image.type, r.y),
+                             narrow_to(image.type, r.z), narrow_to(image.type, r.w));
             reinterpret_cast<ushort4 *>(image.data + (size_t)row * image.ld)[i] = h;
         }
     }

@@ -17,6 +17,14 @@ static void fail(struct cuda *c, int rc, const char *why)
     snprintf(c->base.why.msg, sizeof c->base.why.msg, "%s", why);
 }
 
+/* The rows of a buffer that the step computes with: padding must stay within them, too. */
+static float *rows_of(struct backend *b, const struct buffer *x)
+{
+    struct cuda *c = cuda_of(b);
+    c->room = cuda_min(c->room, x->rows);
+    return x->data;
+}
+
 /* The next slot of the list, zeroed; NULL where the step is lost. */
 static struct cuda_op *add_op(struct backend *b, enum cuda_op_kind kind)
 {
@@ -37,6 +45,7 @@ static void begin(struct backend *b, const float *inv_freq, uint32_t head_dim)
     struct cuda *c = cuda_of(b);
     (void)head_dim;  // is rope_dim
     c->n_ops = 0;
+    c->room = UINT32_MAX;
     c->shape = (struct attention_shape){0};
     if (!cuda_enter(c)) {
         fail(c, -EIO, c->why_dead.msg);
@@ -61,7 +70,7 @@ static void embed(struct backend *b, struct buffer *x, const struct matrix *tabl
 {
     struct cuda_op *op = add_op(b, OP_EMBED);
     if (!op) return;
-    op->y = x->data;
+    op->y = rows_of(b, x);
     op->cols = x->cols;
     op->matrix = matrix_of(table);
 }
@@ -71,9 +80,9 @@ static void add_rmsnorm(struct backend *b, struct buffer *y, struct buffer *x,
 {
     struct cuda_op *op = add_op(b, OP_RMSNORM);
     if (!op) return;
-    op->y = y->data;
-    op->x = x->data;
-    op->d = d ? d->data : NULL;
+    op->y = rows_of(b, y);
+    op->x = rows_of(b, x);
+    op->d = d ? rows_of(b, d) : NULL;
     op->w = w;
     op->cols = x->cols;
     op->eps = eps;
@@ -118,14 +127,14 @@ static void product(struct backend *b, float *y, const struct matrix *m,
     if (!op) return;
     op->of_logits = of_logits;
     op->y = y;
-    op->x = x->data;
+    op->x = rows_of(b, x);
     op->matrix = matrix;
 }
 
 static void matmul(struct backend *b, struct buffer *y, const struct matrix *m,
                    const struct buffer *x)
 {
-    product(b, y->data, m, x, false);
+    product(b, rows_of(b, y), m, x, false);
 }
 
 /* All layers of a step are alike, since their items are laid out once. */
@@ -164,7 +173,7 @@ static void rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem
                        uint32_t layer, const struct attention_shape *s)
 {
     struct cuda_op *op = add_attention(b, OP_ROPE_STORE, kv, layer, s);
-    if (op) op->x = qkv->data;
+    if (op) op->x = rows_of(b, qkv);
 }
 
 static void attention(struct backend *b, struct buffer *out, const struct buffer *qkv,
@@ -173,16 +182,16 @@ static void attention(struct backend *b, struct buffer *out, const struct buffer
 {
     struct cuda_op *op = add_attention(b, OP_ATTENTION, kv, layer, s);
     if (!op) return;
-    op->y = out->data;
-    op->x = qkv->data;
+    op->y = rows_of(b, out);
+    op->x = rows_of(b, qkv);
 }
 
 static void silu_mul(struct backend *b, struct buffer *y, const struct buffer *gu)
 {
     struct cuda_op *op = add_op(b, OP_SILU_MUL);
     if (!op) return;
-    op->y = y->data;
-    op->x = gu->data;
+    op->y = rows_of(b, y);
+    op->x = rows_of(b, gu);
     op->cols = y->cols;
 }
 
@@ -192,8 +201,8 @@ static void gather_logit_rows(struct backend *b, struct buffer *y,
     struct cuda_op *op = b->batch->n_logits > 0 ? add_op(b, OP_GATHER) : NULL;
     if (!op) return;
     op->of_logits = true;
-    op->y = y->data;
-    op->x = x->data;
+    op->y = rows_of(b, y);
+    op->x = rows_of(b, x);
     op->cols = x->cols;
 }
 
@@ -203,9 +212,12 @@ static void logits(struct backend *b, float *logits, const struct matrix *m,
     struct cuda *c = cuda_of(b);
     if (b->batch->n_logits == 0) return;
     for (int i = 0; i < CUDA_MAX_LOGITS; i++) {
-        if (c->logits[i].host != logits) continue;
-        c->logits[i].bytes = (size_t)b->batch->n_logits * m->rows * sizeof *logits;
-        product(b, c->logits[i].device, m, x, true);
+        struct cuda_logits *l = &c->logits[i];
+        if (l->host != logits) continue;
+        size_t row = (size_t)m->rows * sizeof *logits, rows = l->room / row;
+        if (rows < c->room) c->room = (uint32_t)rows;
+        l->bytes = b->batch->n_logits * row;
+        product(b, l->device, m, x, true);
         return;
     }
     fail(c, -EINVAL, "logits were not allocated by this backend");
@@ -312,7 +324,7 @@ static void *logits_alloc(struct backend *b, size_t bytes)
         (void)cudaGetLastError();
         return NULL;
     }
-    c->logits[i] = (struct cuda_logits){host, cuda_device_alloc(c, bytes), 0};
+    c->logits[i] = (struct cuda_logits){host, cuda_device_alloc(c, bytes), bytes, 0};
     if (c->logits[i].device) return host;
     logits_free(b, host);
     return NULL;

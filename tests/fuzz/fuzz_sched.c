@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kv_pool kv;
     struct sched s;
     const struct backend_options bo = {
-        .threads = 1, .cpu_path = "portable", .limits = {64, 8, 64, 16, 1}};
+        .threads = 1, .cpu_path = "portable", .limits = {64, 8, 64, 16, 1, 64}};
     const struct kv_shape shape = {1, 1, 2, DTYPE_F32};
     must(backend_open(&b, "cpu", &bo, NULL) == 0);
     must(kv_pool_open(&kv, b, &shape, 12, NULL) == 0);

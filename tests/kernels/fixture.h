@@ -26,6 +26,7 @@ static const struct backend_limits wide_limits = {
     .max_blocks = 1024,
     .max_head_dim = 128,
     .max_q_heads = 32,
+    .max_cols = 8192,
 };
 
 /* NULL where this machine lacks the path; the loop over paths then goes on. */

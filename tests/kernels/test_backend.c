@@ -68,32 +68,35 @@ static void scratch_grows_with_the_limits_and_the_threads(void **state)
     struct backend *long_tables = NULL;
     assert_int_equal(backend_open(&long_tables, "cpu", &o, NULL), 0);
     assert_true(backend_scratch_bytes(long_tables) > backend_scratch_bytes(few));
+
+    struct backend *wide = NULL;  // by the inputs of products with quantised weights
+    o.limits = wide_limits;
+    o.limits.max_cols *= 2;
+    assert_int_equal(backend_open(&wide, "cpu", &o, NULL), 0);
+    assert_true(backend_scratch_bytes(wide) > backend_scratch_bytes(few));
     backend_close(few);
     backend_close(many);
     backend_close(long_tables);
+    backend_close(wide);
 }
 
-static void inputs_of_quantised_weights_take_room_by_columns_and_rows(void **state)
+static void a_matrix_wider_than_the_limit_is_refused(void **state)
 {
     (void)state;
-    static const enum weight_format formats[] = {WEIGHT_Q8, WEIGHT_Q4};
-    struct backend *b = open_path("portable", 1), *more = NULL;
     struct backend_options o = {.threads = 1, .limits = wide_limits};
-    o.limits.max_rows *= 2;
-    assert_int_equal(backend_open(&more, "cpu", &o, NULL), 0);
-    for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
-        size_t bytes = backend_input_bytes(b, formats[i], 256);
-        // Each input once as 16 bits, and of each 32 of them a scale and a sum.
-        assert_int_equal(bytes, wide_limits.max_rows * (256 * 2 + 8 * 2 * 4));
-        assert_int_equal(backend_input_bytes(b, formats[i], 1), bytes);
-        assert_int_equal(backend_input_bytes(b, formats[i], 257), 2 * bytes);
-        assert_int_equal(backend_input_bytes(more, formats[i], 256), 2 * bytes);
-        assert_true(backend_input_bytes(more, formats[i], UINT32_MAX) > UINT32_MAX);
-    }
-    assert_int_equal(backend_input_bytes(b, WEIGHT_OWN, 4096), 0);
-    assert_int_equal(backend_input_bytes(b, WEIGHT_BF16, 4096), 0);
+    o.limits.max_cols = 40;
+    struct backend *b = NULL;
+    assert_int_equal(backend_open(&b, "cpu", &o, NULL), 0);
+    static const float w[2 * 41];
+    struct matrix m = new_matrix(b, w, DTYPE_F32, 2, 40, NULL);
+    backend_matrix_free(b, &m);
+    struct matrix_part part = {w, DTYPE_F32, 2, NULL};
+    struct err err = {{0}};
+    assert_int_equal(backend_matrix_load(b, &m, WEIGHT_OWN, 41, &part, 1, &err),
+                     -EINVAL);
+    assert_non_null(strstr(err.msg, "41 columns"));
+    assert_non_null(strstr(err.msg, "for 40"));
     backend_close(b);
-    backend_close(more);
 }
 
 static void memory_that_cannot_be_is_refused(void **state)
@@ -418,7 +421,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_opened_is_explained),
         cmocka_unit_test(it_says_what_it_is),
         cmocka_unit_test(scratch_grows_with_the_limits_and_the_threads),
-        cmocka_unit_test(inputs_of_quantised_weights_take_room_by_columns_and_rows),
+        cmocka_unit_test(a_matrix_wider_than_the_limit_is_refused),
         cmocka_unit_test(memory_that_cannot_be_is_refused),
         cmocka_unit_test(a_batch_that_breaks_a_rule_is_an_error_and_not_computed),
         cmocka_unit_test(

@@ -226,6 +226,78 @@ static void a_block_is_copied_whole_within_and_between_steps(void **state)
     close_device(&d);
 }
 
+/* Rounded inputs of products are the widest of what a backend takes at opening. */
+static void scratch_holds_the_inputs_of_products_for_the_rows_and_columns(void **state)
+{
+    (void)state;
+    size_t bytes[2];
+    struct device d = open_device();  // or skips
+    close_device(&d);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct backend_options o = {.limits = wide_limits};
+        struct backend *b = NULL;
+        struct err err;
+        o.limits.max_cols = 1001 + 100 * i;  // in eights: 1008 and 1104
+        if (backend_open(&b, "cuda", &o, &err)) fail_msg("%s", err.msg);
+        bytes[i] = backend_scratch_bytes(b);
+        backend_close(b);
+    }
+    assert_int_equal(bytes[1] - bytes[0], wide_limits.max_rows * 96 * 2);
+}
+
+/* Three sequences decode: their step would be padded to four rows. */
+static void padding_stays_out_of_buffers_that_have_no_room_for_it(void **state)
+{
+    (void)state;
+    static struct step s;
+    enum { COLS = 40, VOCAB = 10, ROWS = 3 };
+    struct device d = open_device();
+    float *table = random_floats(1, (size_t)VOCAB * COLS), *logits = NULL;
+    struct matrix m = new_matrix(d.b, table, DTYPE_F32, VOCAB, COLS, NULL);
+    // As large as four rows, of which the last one is not given.
+    struct buffer x = new_buffer(d.b, ROWS + 1, COLS);
+    struct buffer last = new_buffer(d.b, ROWS + 1, COLS);
+    float *before = random_floats(2, (size_t)(ROWS + 1) * COLS);
+    struct err err;
+    assert_int_equal(backend_logits_alloc(d.b, &logits, ROWS, VOCAB, &err), 0);
+    // Too little room in one of the three at a time.
+    for (int tight = 0; tight < 3; tight++) {
+        put_rows(&d, &x, before, ROWS + 1);
+        put_rows(&d, &last, before, ROWS + 1);
+        struct buffer x3 = x, last3 = last;
+        if (tight == 0) x3.rows = ROWS;
+        if (tight == 1) last3.rows = ROWS;
+        step_clear(&s);
+        for (uint32_t i = 0; i < ROWS; i++) {
+            step_add(&s, 0, 1, &i);
+            s.ids[i] = (int32_t)i;
+            s.logit_rows[i] = i;
+        }
+        s.batch.n_logits = ROWS;
+        backend_begin(d.b, &s.batch, frequencies(16), 16);
+        backend_embed(d.b, &x3, &m);
+        backend_gather_logit_rows(d.b, &last3, &x3);
+        if (tight == 2) backend_logits(d.b, logits, &m, &last3);
+        finish(d.b);
+        float *got = get_rows(&d, &x, ROWS + 1), *end = get_rows(&d, &last, ROWS + 1);
+        assert_memory_equal(got, table, ROWS * COLS * sizeof *got);
+        assert_memory_equal(end, table, ROWS * COLS * sizeof *end);
+        assert_memory_equal(got + ROWS * COLS, before + ROWS * COLS,
+                            COLS * sizeof *got);
+        assert_memory_equal(end + ROWS * COLS, before + ROWS * COLS,
+                            COLS * sizeof *end);
+        free(got);
+        free(end);
+    }
+    free(before);
+    free(table);
+    backend_logits_free(d.b, logits);
+    backend_buffer_free(d.b, &x);
+    backend_buffer_free(d.b, &last);
+    backend_matrix_free(d.b, &m);
+    close_device(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +306,8 @@ int main(void)
         cmocka_unit_test(the_gate_is_silu_times_up),
         cmocka_unit_test(rope_turns_q_and_stores_k_and_v_where_the_table_says),
         cmocka_unit_test(a_block_is_copied_whole_within_and_between_steps),
+        cmocka_unit_test(padding_stays_out_of_buffers_that_have_no_room_for_it),
+        cmocka_unit_test(scratch_holds_the_inputs_of_products_for_the_rows_and_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

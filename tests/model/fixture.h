@@ -71,7 +71,7 @@ static inline bool fixture_open(struct fixture *f, const struct fixture_options 
         .cpu_path = cuda ? NULL : o->cpu_path,
         .exact = cuda && strcmp(o->cpu_path, "cuda-exact") == 0,
         .limits = {o->max_rows, FIXTURE_MAX_SEQS, o->n_blocks * FIXTURE_MAX_SEQS,
-                   c.head_dim, c.q_heads},
+                   c.head_dim, c.q_heads, model_widest_input(&c)},
     };
     int rc = backend_open(&f->backend, cuda ? "cuda" : "cpu", &b, &err);
     if (rc == -ENODEV) return false;

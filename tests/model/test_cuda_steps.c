@@ -164,6 +164,40 @@ static void the_first_failure_is_the_last_step_and_says_what_failed(void **state
     standin_reset();
 }
 
+static void a_step_for_whose_recording_memory_is_lacking_runs_as_it_is(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct standin_counts before, after;
+    open_model(&f);
+    standin_count(&before);
+    standin_fail("cudaGraphInstantiate", 1, 2);  // cudaErrorMemoryAllocation
+    for (uint32_t pos = 0; pos < 5; pos++) decode(&f, 2, pos);
+    standin_count(&after);
+    assert_int_equal(after.graph_launches - before.graph_launches, 0);
+    close_model(&f);
+    standin_reset();
+}
+
+static void a_recording_that_fails_is_a_failure_of_the_device(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err err = {{0}};
+    const float *logits;
+    open_model(&f);
+    standin_fail("cudaGraphInstantiate", 1, 1);  // cudaErrorInvalidValue
+    step_add(&f, &tables[0], ids, 0, 1, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(model_forward(&f.model, &f.kv, &f.step.batch, &logits, &err),
+                         -EIO);
+        assert_non_null(strstr(err.msg, "recording a step"));
+    }
+    step_clear(&f.step);
+    close_model(&f);
+    standin_reset();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +206,8 @@ int main(void)
         cmocka_unit_test(decode_is_replayed_after_the_first_step_of_a_size),
         cmocka_unit_test(a_recorded_step_serves_longer_conversations),
         cmocka_unit_test(the_first_failure_is_the_last_step_and_says_what_failed),
+        cmocka_unit_test(a_step_for_whose_recording_memory_is_lacking_runs_as_it_is),
+        cmocka_unit_test(a_recording_that_fails_is_a_failure_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

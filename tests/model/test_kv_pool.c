@@ -15,7 +15,7 @@ static const struct kv_shape SHAPE = {2, 3, 4, DTYPE_F32};
 
 static struct kv_pool open_pool(uint32_t n_blocks)
 {
-    struct backend_options o = {.threads = 1, .limits = {16, 4, 64, 64, 16}};
+    struct backend_options o = {.threads = 1, .limits = {16, 4, 64, 64, 16, 64}};
     struct backend *b = NULL;
     struct kv_pool p;
     struct err err = {{0}};

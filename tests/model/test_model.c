@@ -22,7 +22,7 @@ static struct parts open_parts(const char *dir)
 {
     struct parts p;
     struct err err = {{0}};
-    struct backend_options o = {.threads = 1, .limits = {64, 4, 64, 64, 16}};
+    struct backend_options o = {.threads = 1, .limits = {64, 4, 64, 64, 16, 1024}};
     assert_int_equal(backend_open(&p.backend, "cpu", &o, &err), 0);
     assert_int_equal(model_config_load(&p.config, dir, &err), 0);
     assert_int_equal(safetensors_open_dir(&p.set, dir, &err), 0);

@@ -32,7 +32,7 @@ static struct world world_of(const char *model, enum weight_format format)
                                                   : "dormouse-auto.packed"};
     files_copy(model, "config.json", w.dir);
     files_copy(model, "model.safetensors", w.dir);
-    struct backend_options o = {.threads = 2, .limits = {ROWS, 1, 8, 128, 32}};
+    struct backend_options o = {.threads = 2, .limits = {ROWS, 1, 8, 128, 32, 4096}};
     assert_int_equal(backend_open(&w.b, "cpu", &o, NULL), 0);
     assert_int_equal(model_config_load(&w.c, w.dir, NULL), 0);
     return w;

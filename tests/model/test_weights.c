@@ -41,7 +41,8 @@ static struct fixture *fixture_open(void)
                                            .max_seqs = 1,
                                            .max_blocks = 1,
                                            .max_head_dim = 64,
-                                           .max_q_heads = 8}};
+                                           .max_q_heads = 8,
+                                           .max_cols = 1024}};
     assert_int_equal(backend_open(&f->b, "cpu", &o, NULL), 0);
     assert_int_equal(model_config_load(&f->c, TINY_RAND, NULL), 0);
     return f;

@@ -99,7 +99,7 @@ static inline void world_open(struct world *w, const struct world_options *o)
     struct backend_options bo = {
         .threads = 1,
         .limits = {rows, running, running * kv_blocks_for(context), c.head_dim,
-                   c.q_heads},
+                   c.q_heads, model_widest_input(&c)},
     };
     const char *device = o->device ? o->device : "cpu";
     if (backend_open(&w->backend, device, &bo, &err) < 0) fail_msg("%s", err.msg);

@@ -33,7 +33,7 @@ static inline void open_world(struct world *w, uint32_t blocks, struct sched_opt
 {
     struct err err;
     struct backend_options b = {
-        .threads = 1, .cpu_path = "portable", .limits = {64, 8, 64, 16, 1}};
+        .threads = 1, .cpu_path = "portable", .limits = {64, 8, 64, 16, 1, 64}};
     struct kv_shape shape = {1, 1, 2, DTYPE_F32};
     *w = (struct world){.now = 1000 * MS};
     assert_int_equal(backend_open(&w->backend, "cpu", &b, &err), 0);

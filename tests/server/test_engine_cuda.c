@@ -31,7 +31,7 @@ static void need_device(void)
 {
     struct backend *b = NULL;
     struct err err = {{0}};
-    const struct backend_options o = {.limits = {1, 1, 1, 16, 1}};
+    const struct backend_options o = {.limits = {1, 1, 1, 16, 1, 1}};
     int rc = backend_open(&b, "cuda", &o, &err);
     if (rc == -ENODEV) {
         print_message("skipped: %s\n", err.msg);
@@ -228,7 +228,7 @@ static void without_enough_memory_it_says_what_there_was_none_for(void **state)
         print_message("skipped: a real device's memory is what it is\n");
         skip();
     }
-    const struct backend_options o = {.limits = {64, 4, 64, 16, 4}};
+    const struct backend_options o = {.limits = {64, 4, 64, 16, 4, 64}};
     struct err err;
     for (size_t mib = 0; mib < 64; mib += 8) {
         struct backend *b = NULL;
