@@ -84,7 +84,7 @@ enum api_state {
  * they come and ends by "data: [DONE]"; an error in mid-stream becomes one error frame,
  * then the end.  Otherwise the whole JSON comes at once, with API_DONE.
  *
- * Beside every "usage", also that of a stream that asked for it by include_usage, stands
+ * In every "usage", also that of a stream that asked for it by include_usage, stands
  *     "dormouse": {"conversation", "woken_from", "tokens": {"device", "ram", "ssd"},
  *                  "computed": {"new", "cheaper", "failed", "late", "busy"},
  *                  "promoted_bytes", "queue_ms", "wake_ms", "predicted_ms", "without_ms"}

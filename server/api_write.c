@@ -116,11 +116,11 @@ static void put_times(const struct request *r, struct bytes *out, cJSON *to)
 }
 
 static void put_sleep(const struct api_call *c, const struct api_usage *u,
-                      struct bytes *out, cJSON *root)
+                      struct bytes *out, cJSON *usage)
 {
     const struct request *r = c->part[0].request;
     const char *name = r->wake.conversation;
-    cJSON *o = api_put(out, root, "dormouse", cJSON_CreateObject());
+    cJSON *o = api_put(out, usage, "dormouse", cJSON_CreateObject());
     api_put(out, o, "conversation",
             name[0] ? cJSON_CreateString(name) : cJSON_CreateNull());
     bool woken = u->woken_from != KV_SOURCES;
@@ -149,7 +149,7 @@ static void put_usage(const struct api_call *c, struct bytes *out, cJSON *root)
             cJSON_CreateNumber((double)(u.prompt + u.completion)));
     cJSON *details = api_put(out, usage, "prompt_tokens_details", cJSON_CreateObject());
     api_put(out, details, "cached_tokens", cJSON_CreateNumber((double)u.cached));
-    put_sleep(c, &u, out, root);
+    put_sleep(c, &u, out, usage);
 }
 
 void api_write_usage_frame(const struct api_call *c, struct bytes *out)

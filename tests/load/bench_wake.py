@@ -110,7 +110,7 @@ class Run:
                            name)
         took = time.monotonic() - began
         found = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return (took, answer["dormouse"]["wake_ms"] / 1e3, found,
+        return (took, answer["usage"]["dormouse"]["wake_ms"] / 1e3, found,
                 answer["choices"][0]["logprobs"]["token_logprobs"])
 
     def sleep(self, names):
