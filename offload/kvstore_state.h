@@ -42,8 +42,8 @@
 #define KV_SHED_REST UINT64_C(50000000)  // ns
 /* Waiting for room is cut to no less than that; one that nobody asked for so long is over,
  * and so is a count of what is held. */
-#define KV_ROOM_LEAST     UINT64_C(100000000)   // ns
-#define KV_ROOM_ASKED     UINT64_C(1000000000)  // ns
+#define KV_ROOM_LEAST UINT64_C(100000000)   // ns
+#define KV_ROOM_ASKED UINT64_C(1000000000)  // ns
 
 struct kv_note {  // of the block in slot i of a level
     uint64_t last_used, promoted, held_until;
