@@ -130,3 +130,12 @@ char *files_safetensors(const struct files_tensor *t, size_t n, size_t *out_n)
     free(header);
     return file;
 }
+
+void files_write_safetensors(const char *dir, const char *name,
+                             const struct files_tensor *t, size_t n)
+{
+    size_t bytes;
+    char *file = files_safetensors(t, n, &bytes);
+    files_write(dir, name, file, bytes);
+    free(file);
+}

@@ -25,6 +25,8 @@ struct files_tensor {
     size_t bytes;
 };
 char *files_safetensors(const struct files_tensor *t, size_t n, size_t *out_n);
+void files_write_safetensors(const char *dir, const char *name,
+                             const struct files_tensor *t, size_t n);
 
 /* The same with a header that is given, which may claim anything. */
 char *files_safetensors_raw(const char *header, const void *data, size_t bytes,

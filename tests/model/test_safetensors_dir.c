@@ -46,20 +46,11 @@ static void write_index(const char *dir, const struct tiny_rand *r, placing plac
     free(text);
 }
 
-static void write_shard(const char *dir, const char *name, const struct files_tensor *t,
-                        size_t count)
-{
-    size_t n;
-    char *file = files_safetensors(t, count, &n);
-    files_write(dir, name, file, n);
-    free(file);
-}
-
 static char *two_shards(const struct tiny_rand *r, placing place)
 {
     char *dir = files_temp_dir();
-    write_shard(dir, FIRST, r->t, 10);
-    write_shard(dir, SECOND, r->t + 10, TINY_RAND_N - 10);
+    files_write_safetensors(dir, FIRST, r->t, 10);
+    files_write_safetensors(dir, SECOND, r->t + 10, TINY_RAND_N - 10);
     write_index(dir, r, place);
     return dir;
 }
@@ -211,10 +202,10 @@ static void stale_tensors_and_stray_files_are_ignored(void **state)
     struct files_tensor stale[TINY_RAND_N];
     memcpy(stale, r.t, sizeof stale);
     for (size_t i = 0; i < TINY_RAND_N; i++) stale[i].data = zeros;
-    write_shard(dir, "model.safetensors", stale, TINY_RAND_N);
-    write_shard(dir, "consolidated.safetensors", stale, TINY_RAND_N);
+    files_write_safetensors(dir, "model.safetensors", stale, TINY_RAND_N);
+    files_write_safetensors(dir, "consolidated.safetensors", stale, TINY_RAND_N);
     memcpy(stale + 10, r.t + 10, (TINY_RAND_N - 10) * sizeof stale[0]);
-    write_shard(dir, SECOND, stale + 9, TINY_RAND_N - 9);
+    files_write_safetensors(dir, SECOND, stale + 9, TINY_RAND_N - 9);
 
     struct tensor_set *s = NULL;
     assert_int_equal(safetensors_open_dir(&s, dir, NULL), 0);

@@ -94,6 +94,17 @@ static void server_end(struct server *s)
     keys_close(s->keys);
 }
 
+/* One server for all tests of a program: what the set-up of its group returns. */
+static int server_share(struct server *s, struct server how)
+{
+    signal(SIGPIPE, SIG_IGN);
+    log_open("error");
+    *s = how;
+    server_listen(s);
+    server_load(s);
+    return 0;
+}
+
 static int dial(const struct server *s)
 {
     struct sockaddr_in to = {.sin_family = AF_INET,

@@ -8,13 +8,9 @@ static struct server shared;
 static int open_shared(void **state)
 {
     (void)state;
-    signal(SIGPIPE, SIG_IGN);
-    log_open("error");
-    shared = server_options();
-    shared.options.header_timeout_ms = shared.options.body_timeout_ms = 500;
-    server_listen(&shared);
-    server_load(&shared);
-    return 0;
+    struct server how = server_options();
+    how.options.header_timeout_ms = how.options.body_timeout_ms = 500;
+    return server_share(&shared, how);
 }
 
 static int close_shared(void **state)

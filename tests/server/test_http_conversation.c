@@ -21,12 +21,7 @@ static struct server keeping(void)
 static int open_shared(void **state)
 {
     (void)state;
-    signal(SIGPIPE, SIG_IGN);
-    log_open("error");
-    shared = keeping();
-    server_listen(&shared);
-    server_load(&shared);
-    return 0;
+    return server_share(&shared, keeping());
 }
 
 static int close_shared(void **state)
