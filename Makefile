@@ -217,14 +217,7 @@ unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program
 # What strangers send is fuzzed for FUZZ_SECONDS, the rest for a quarter of that.
 FUZZ_SECONDS ?= 60
 fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60) or a quarter of that
-	@for f in $(FUZZERS); do \
-	    words=tests/fuzz/$$(basename $$f).dict; test -f $$words || words=; \
-	    seconds=$(FUZZ_SECONDS); \
-	    case $$f in *_request|*_safetensors|*_template|*_tokenizer) ;; \
-	    *) seconds=$$((seconds / 4)) ;; esac; \
-	    echo "$$(basename $$f), for $$seconds s"; \
-	    $$f -verbosity=0 -max_total_time=$$seconds $${words:+-dict=$$words} || exit 1; \
-	done
+	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZERS)
 
 bench: $(BENCHES) ## speeds beside the machine's limits
 	@for b in $(BENCHES); do $$b || exit 1; done
