@@ -77,12 +77,16 @@ def test_a_conversation_wakes_from_each_tier_with_the_same_answer(tmp_path, tiny
         third = talk(server, "one", 7)
         assert third["usage"]["dormouse"]["woken_from"] == "ram" and text_of(third) == cold
         assert third["usage"]["dormouse"]["promoted_bytes"] > 0 and adds_up(third)["ram"] > 0
-    with Server("tiny-rand", *flags) as server:
-        last = talk(server, "one", 7)
-        assert last["usage"]["dormouse"]["woken_from"] == "ssd" and text_of(last) == cold
-        assert adds_up(last)["ssd"] > 0
-        metrics = server.metrics()
-        assert metrics['dormouse_wake_seconds_count{model_name="tiny-rand",tier="ssd"}'] == 1
+    for _ in range(10):  # where the disk is slow for a moment, computing is quicker, and chosen
+        with Server("tiny-rand", *flags) as server:
+            last = talk(server, "one", 7)
+            assert text_of(last) == cold
+            metrics = server.metrics()
+        if adds_up(last)["ssd"] > 0:
+            break
+        assert last["usage"]["dormouse"]["computed"]["new"] < last["usage"]["prompt_tokens"]
+    assert last["usage"]["dormouse"]["woken_from"] == "ssd"
+    assert metrics['dormouse_wake_seconds_count{model_name="tiny-rand",tier="ssd"}'] == 1
 
 
 def test_a_wake_ahead_of_the_message_leaves_nothing_to_load(tmp_path):
