@@ -350,32 +350,48 @@ void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now)
 
 // ---- room in a tier ------------------------------------------------------------------------------
 
+/* The coldest block that is not held.  -EAGAIN: nobody has looked at all of them yet;
+ * -ENOSPC: there is none.  Those passed over count as used just now, so that the next walk
+ * goes on behind them. */
+static int pass_held(struct kvstore *kv, enum kv_source l, const uint64_t *tenant,
+                     uint64_t now, uint32_t *out)
+{
+    struct kv_level *level = &kv->level[l];
+    struct slots *s = level->slots;
+    uint32_t all = tenant ? slots_used_by(s, *tenant) : slots_used(s);
+    for (uint32_t looks = 0; looks < KV_LOOKS; looks++) {
+        *out = slots_coldest(s, tenant);
+        if (*out == SLOT_NONE) return level->tier->in_flight ? -EAGAIN : -ENOSPC;
+        bool goes = !held(kv, l, *out, now);
+        if (goes || level->n_passed >= all) {
+            level->n_passed = 0;
+            return goes ? 0 : -ENOSPC;
+        }
+        slots_touch(s, *out);
+        level->n_passed++;
+    }
+    return -EAGAIN;
+}
+
 /* Free one block for one that was used at `before`; 0, -EAGAIN or -ENOSPC. */
 static int displace(struct kvstore *kv, enum kv_source l, const uint64_t *tenant,
                     uint64_t before, uint64_t now)
 {
-    struct slots *s = kv->level[l].slots;
-    for (int tries = 0; tries < KV_LOOKS; tries++) {
-        uint32_t i = slots_coldest(s, tenant);
-        if (i == SLOT_NONE) return kv->level[l].tier->in_flight ? -EAGAIN : -ENOSPC;
-        if (held(kv, l, i, now)) {
-            slots_touch(s, i);
-            continue;
-        }
-        if (kv_note(kv, l, i)->last_used >= before) return -ENOSPC;
-        if (pending(kv, l, i, now)) {
-            kv->ram_pressed = true;
-            return -EAGAIN;
-        }
-        struct policy_block b = describe(kv, l, i, now);
-        if (!policy_may_displace(&kv->policy, &b, now)) {
-            kv->count.kept[l]++;
-            return -ENOSPC;
-        }
-        kv_evict(kv, l, i);
-        return 0;
+    uint32_t i;
+    int rc = pass_held(kv, l, tenant, now, &i);
+    if (rc < 0) return rc;
+    if (kv_note(kv, l, i)->last_used >= before) return -ENOSPC;
+    if (pending(kv, l, i, now)) {
+        kv->ram_pressed = true;
+        return -EAGAIN;
     }
-    return -ENOSPC;
+    struct policy_block b = describe(kv, l, i, now);
+    if (!policy_may_displace(&kv->policy, &b, now)) {
+        kv->count.kept[l]++;
+        return -ENOSPC;
+    }
+    kv_evict(kv, l, i);
+    return 0;
 }
 
 static bool over_quota(const struct kvstore *kv, enum kv_source l, uint64_t tenant)

@@ -70,6 +70,7 @@ struct kv_level {
     uint32_t excess;         // to be freed until it is at its low watermark
     uint32_t shed_at;        // where the walk of that goes on
     uint64_t shed_rest;      // until then, after a walk that found too little
+    uint32_t n_passed;       // of the coldest, held, since one was found that is not
 };
 
 enum kv_job {
@@ -288,7 +289,7 @@ void kv_evict(struct kvstore *kv, enum kv_source l, uint32_t i);
  * the last copy.  True then. */
 bool kv_gone(struct kvstore *kv, const struct block_meta *meta);
 /* Make room in a tier for one more block of a tenant, used at `used`.  0; -EAGAIN: when
- * something has been copied down; -EDQUOT: the same, for this tenant alone; -ENOSPC: never,
+ * something has been copied down, or as long as held blocks are passed over; -EDQUOT: the same, for this tenant alone; -ENOSPC: never,
  * all there was used later or is held. */
 int kv_admit(struct kvstore *kv, enum kv_source l, uint64_t tenant, uint64_t used,
              uint64_t now);

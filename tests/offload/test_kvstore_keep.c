@@ -325,6 +325,36 @@ static void stepping_when_it_says_so_does_all_that_is_due_and_never_spins(void *
     }
 }
 
+static void many_held_blocks_are_passed_over_to_one_that_may_go(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){40, 120, 0});
+    struct text held[3];
+    for (uint64_t i = 0; i < 3; i++) {  // together more than one walk looks at
+        held[i] = chat(0, 35, 90 + i);
+        turn(&w, &held[i], 0, 0);
+        assert_int_equal(kvstore_hold(w.kv, 0, held[i].name, w.now + 9000 * SEC), 0);
+        world_pass(&w, 70 * SEC);
+    }
+    struct text old = chat(0, 15, 95), new = chat(0, 15, 96), none = chat(0, 15, 97);
+    turn(&w, &old, 0, 0);
+    world_pass(&w, 1000 * SEC);
+    assert_int_equal(slots_used(w.o.ram->slots), 120);
+    turn(&w, &new, 0, 0);
+    world_pass(&w, 70 * SEC);
+    where(&w, &new, 0, 15, 0);
+    assert_int_equal(found(&w, &old).blocks, 0);
+
+    // And where nothing may go, nothing waits for it.
+    assert_int_equal(kvstore_hold(w.kv, 0, new.name, w.now + 9000 * SEC), 0);
+    turn(&w, &none, 0, 0);
+    assert_true(follow(&w) < 600);
+    for (uint64_t i = 0; i < 3; i++) where(&w, &held[i], 0, 35, 0);
+    assert_int_equal(found(&w, &none).by[KV_RAM], 0);
+    world_close(&w);
+}
+
 static void options_that_do_not_fit_are_refused_whole(void **state)
 {
     (void)state;
@@ -355,6 +385,7 @@ int main(void)
         cmocka_unit_test(clean_pages_go_before_unsaved_ones),
         cmocka_unit_test(active_pages_are_never_freed),
         cmocka_unit_test(a_held_conversation_stays_in_g1_or_ram_until_then),
+        cmocka_unit_test(many_held_blocks_are_passed_over_to_one_that_may_go),
         cmocka_unit_test(what_a_held_conversation_adds_is_held_too),
         cmocka_unit_test(what_just_came_up_goes_only_when_nothing_else_is_left),
         cmocka_unit_test(a_tenant_over_its_quota_gives_up_its_own_oldest),
