@@ -13,13 +13,25 @@
 
 #include "offload/ssd_sys.h"
 
+#define SSD_OP_SEGMENTS 16
+
+/* A request to the system: an op, or one segment of it. */
+struct ssd_request {
+    struct ssd_op *op;
+    size_t bytes;
+    ssize_t res;
+};
+
 struct ssd_op {
     bool write;
     struct iovec *iov;
-    unsigned n_iov;
-    uint64_t at;  // byte of the file
-    ssize_t res;  // once popped: bytes, or -errno
+    unsigned n_iov;  // at most SSD_OP_SEGMENTS
+    uint64_t at;     // byte of the file
+    ssize_t res;     // once popped: bytes, or -errno
+    /* the queue's own */
     struct ssd_op *next;
+    unsigned n_requests, flying;
+    struct ssd_request requests[SSD_OP_SEGMENTS];
 };
 
 struct ssd_queue;
@@ -28,6 +40,7 @@ struct ssd_queue_ops {
     void (*push)(struct ssd_queue *q, struct ssd_op *op);
     void (*kick)(struct ssd_queue *q);
     struct ssd_op *(*pop)(struct ssd_queue *q, bool wait);
+    int (*reg)(struct ssd_queue *q, void *base, size_t bytes, size_t unit);  // or NULL
     void (*close)(struct ssd_queue *q);
 };
 
@@ -58,6 +71,15 @@ static inline void ssd_kick(struct ssd_queue *q)
 static inline struct ssd_op *ssd_pop(struct ssd_queue *q, bool wait)
 {
     return q->ops->pop(q, wait);
+}
+
+/* Register memory with the system, so that transfers in it need not pin their pages each
+ * time: for as long as the queue is open.  No segment crosses a multiple of `unit` from
+ * base.  -EOPNOTSUPP where a queue does not register; -ENOMEM: locked memory is limited. */
+NODISCARD static inline int ssd_register(struct ssd_queue *q, void *base, size_t bytes,
+                                         size_t unit)
+{
+    return q->ops->reg ? q->ops->reg(q, base, bytes, unit) : -EOPNOTSUPP;
 }
 
 static inline void ssd_close(struct ssd_queue *q)

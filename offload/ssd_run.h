@@ -15,11 +15,11 @@
 
 #include "offload/ssd_queue.h"
 
-#define SSD_RUN_BLOCKS 8  // neighbouring slots in one transfer
+#define SSD_RUN_BLOCKS (SSD_OP_SEGMENTS / 2)  // neighbouring slots in one transfer
 
 struct ssd_run {
     struct ssd_op op;
-    struct iovec segment[2 * SSD_RUN_BLOCKS];
+    struct iovec segment[SSD_OP_SEGMENTS];
     unsigned n_segments;
     uint64_t at, total;  // bytes of the file
     uint64_t done;       // from the start, all in place
@@ -30,7 +30,7 @@ struct ssd_run {
     unsigned n_ios;
     struct tier_io *ios[SSD_RUN_BLOCKS];
     struct ssd_run *next;
-    struct iovec iov[2 * SSD_RUN_BLOCKS];  // what op points to
+    struct iovec iov[SSD_OP_SEGMENTS];  // what op points to
 };
 
 static inline struct ssd_run *ssd_run_of(struct ssd_op *op)

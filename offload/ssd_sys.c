@@ -44,6 +44,12 @@ static int real_ring(const struct ssd_sys *sys)
     return 0;
 }
 
+static int real_pin(const struct ssd_sys *sys)
+{
+    (void)sys;
+    return 0;
+}
+
 static ssize_t real_landed(const struct ssd_sys *sys, bool write, ssize_t res)
 {
     (void)sys;
@@ -57,5 +63,6 @@ const struct ssd_sys ssd_sys_real = {
     .read = real_read,
     .write = real_write,
     .ring = real_ring,
+    .pin = real_pin,
     .landed = real_landed,
 };

@@ -19,7 +19,8 @@ struct ssd_sys {
     ssize_t (*write)(const struct ssd_sys *sys, int fd, const struct iovec *v, int n,
                      uint64_t at);
     int (*ring)(const struct ssd_sys *sys);  // may io_uring be used?
-    /* What a ring's transfer brought; what it returns is taken for it. */
+    int (*pin)(const struct ssd_sys *sys);   // may it keep this memory pinned?
+    /* What a ring's request brought; what it returns is taken for it. */
     ssize_t (*landed)(const struct ssd_sys *sys, bool write, ssize_t res);
 };
 

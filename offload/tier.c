@@ -25,6 +25,11 @@ size_t tier_buffer_bytes(const struct tier *t)
     return ALIGN_UP(t->block_bytes, TIER_ALIGN);
 }
 
+int tier_register(struct tier *t, void *base, size_t bytes)
+{
+    return t->medium->reg ? t->medium->reg(t, base, bytes) : -EOPNOTSUPP;
+}
+
 // ---- health --------------------------------------------------------------------------
 
 static void look_at_clock(struct tier *t, uint64_t now)

@@ -55,6 +55,7 @@ struct tier_medium {
     int (*start)(struct tier *t, struct tier_io *io);  // -EAGAIN: queue full
     struct tier_io *(*finish)(struct tier *t);  // next finished, res set; or NULL
     void (*flush)(struct tier *t);  // hand over to the system what was started; or NULL
+    int (*reg)(struct tier *t, void *base, size_t bytes);  // tier_register(); or NULL
     /* The block in it is gone, and is not to be found by a restart; erase: none of its
      * bytes may stay.  Or NULL. */
     void (*forget)(struct tier *t, uint32_t slot, bool erase);
@@ -107,6 +108,7 @@ struct tier_ssd_options {
     uint32_t depth;  // transfers in flight, at most TIER_SSD_DEPTH
     bool no_uring;   // use threads with pread and pwrite although io_uring is there
     bool no_direct;  // go through the page cache although O_DIRECT is there
+    size_t register_from;  // blocks smaller than this are not worth tier_register()
     const struct ssd_sys *sys;  // borrowed; NULL: the system itself
 };
 struct tier_ssd_found {  // for the log
@@ -134,6 +136,15 @@ NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
  * load that fails to reach it fails.  -ENOMEM, and the tier is as before. */
 NODISCARD int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth,
                           struct err *err);
+
+/* Below, neighbours in one vectored transfer are quicker than requests of their own. */
+#define TIER_SSD_REGISTER_FROM ((size_t)256 << 10)
+
+/* Buffers will lie in this memory, side by side from its beginning, until the tier is
+ * closed: the medium may have the system pin it once instead of for each transfer.  Nothing
+ * else changes, whatever this returns: -EOPNOTSUPP, it would be of no use here; -ENOMEM,
+ * -EPERM and the like, the system does not let us pin so much. */
+NODISCARD int tier_register(struct tier *t, void *base, size_t bytes);
 
 void tier_close(struct tier *t);  // NULL is fine; in_flight must be 0
 void tier_drop_labels(struct tier *t);

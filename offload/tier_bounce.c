@@ -186,6 +186,12 @@ static void bounce_forget(struct tier *t, uint32_t slot, bool erase)
     if (b->inner->forget) b->inner->forget(t, slot, erase);
 }
 
+static int bounce_register(struct tier *t, void *base, size_t bytes)
+{
+    const struct bounce *b = t->bounce;
+    return b->inner->reg ? b->inner->reg(t, base, bytes) : -EOPNOTSUPP;
+}
+
 static void bounce_free(struct bounce *b)
 {
     if (b->buffers) copyq_host_free(b->copies, b->buffers);
@@ -220,12 +226,14 @@ int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth, struct err
                        "the %s tier",
                        depth, tier_buffer_bytes(t), t->medium->name);
     }
+    (void)!tier_register(t, b->buffers, bytes);  // or transfers do without
     b->inner = t->medium;
     b->medium = (struct tier_medium){
         .name = t->medium->name,
         .start = bounce_start,
         .finish = bounce_finish,
         .flush = bounce_flush,
+        .reg = bounce_register,
         .forget = bounce_forget,
         .close = bounce_close,
     };

@@ -33,6 +33,8 @@ struct tier_ssd {
     struct ssd_file file;
     struct ssd_queue *queue;
     struct crypto_hash fingerprint;
+    size_t register_from;
+    bool registered;    // the pages are
     uint64_t sequence;  // of the latest store
     uint32_t depth;
     struct waiting waiting[2];  // by direction
@@ -278,6 +280,20 @@ static void ssd_forget(struct tier *base, uint32_t slot, bool erase)
     count_wipes(t);
 }
 
+/* Headers and blocks go in one transfer, so neither is of use without the other. */
+static int ssd_tier_register(struct tier *base, void *p, size_t bytes)
+{
+    struct tier_ssd *t = ssd_of(base);
+    if (base->block_bytes < t->register_from) return -EOPNOTSUPP;
+    if (!t->registered) {
+        int rc =
+            ssd_register(t->queue, t->pages, t->depth * sizeof *t->pages, DISK_PAGE);
+        if (rc < 0) return rc;
+        t->registered = true;
+    }
+    return ssd_register(t->queue, p, bytes, tier_buffer_bytes(base));
+}
+
 // ---- opening and closing -------------------------------------------------------------
 
 static void finish_wipes(struct tier_ssd *t)
@@ -318,6 +334,7 @@ static const struct tier_medium ssd_medium = {
     .start = ssd_start,
     .finish = ssd_finish,
     .flush = ssd_flush,
+    .reg = ssd_tier_register,
     .forget = ssd_forget,
     .close = ssd_tier_close,
 };
@@ -389,6 +406,7 @@ int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
     t->base.block_bytes = o->block_bytes;
     t->base.health.writable = true;
     t->fingerprint = o->fingerprint;
+    t->register_from = o->register_from;
     t->depth = o->depth;
     t->ready_end = &t->ready;
 

@@ -206,10 +206,16 @@ static void log_ssd(const struct tiers *t, const struct options *o)
     char size[24];
     const struct tier_ssd_found *f = &t->found;
     uint32_t blocks = slots_capacity(t->ssd->slots);
-    log_line(LOG_INFO, "SSD tier: %s in %s, %u blocks, %llu tokens, by %s%s",
+    log_line(LOG_INFO, "SSD tier: %s in %s, %u blocks, %llu tokens, by %s%s%s",
              budget_size(o->ssd_size, size), o->ssd, blocks,
              (unsigned long long)blocks * KV_BLOCK_TOKENS,
-             f->uring ? "io_uring" : "threads", f->direct ? " and O_DIRECT" : "");
+             f->uring ? "io_uring" : "threads", f->direct ? " and O_DIRECT" : "",
+             t->registered == 0 ? ", with registered buffers" : "");
+    if (t->registered < 0 && t->registered != -EOPNOTSUPP)
+        log_line(LOG_INFO,
+                 "SSD tier: its buffers are not registered with io_uring (%s; locked "
+                 "memory may be limited: ulimit -l), so that each store pins them",
+                 strerror(-t->registered));
     log_line(
         LOG_INFO,
         "SSD tier: %u blocks are there again, %u of another model or configuration, "

@@ -139,6 +139,7 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .fingerprint = o->fingerprint,
         .depth = depth(o),
         .no_uring = o->ssd_threads,
+        .register_from = TIER_SSD_REGISTER_FROM,
     };
     struct err why = {""};
     int rc = tier_ssd_open(&t->ssd, &t->found, &s, &why);
@@ -167,6 +168,10 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
     if (!t->staging)
         return err_set(err, -ENOMEM, "no memory for %u staging buffers of %zu bytes",
                        buffers(o), block);
+    // The KV pool is not registered: it would be pinned whole before anybody needs it, and
+    // neighbours are loaded into it quicker by one vectored transfer.
+    t->registered =
+        t->ssd ? tier_register(t->ssd, t->staging, buffers(o) * block) : -EOPNOTSUPP;
     return 0;
 }
 

@@ -41,6 +41,7 @@ struct tiers {
     struct tier *ram, *ssd;  // NULL where there is none
     bool ssd_refused;        // what lies in its folder cannot be used: found.note
     struct tier_ssd_found found;
+    int registered;  // of the staging: what tier_register() said
     void *staging;
     struct cost *cost;
     struct kvstore *store;

@@ -2,9 +2,9 @@
  *
  * RAM: stores and loads against memcpy between the same buffers.  SSD: against a bare
  * loop over a file in the same folder, same block size, same depth, direct I/O through
- * the same queue, without headers, checksums or bookkeeping.  Loads come in the order of
- * the stores, as a conversation's do, and in disorder.  Figures are the best of several
- * rounds; tier and loop take turns.
+ * the same queue, without headers, checksums or bookkeeping; once with the tier's buffers
+ * registered with io_uring.  Loads come in the order of the stores, as a conversation's do,
+ * and in disorder.  Figures are the best of several rounds; tier and loop take turns.
  */
 #include "offload/ssd_queue.h"
 #include "offload/ssd_run.h"
@@ -20,6 +20,9 @@
 #define TOTAL  ((size_t)384 << 20)
 #define DEPTH  32
 #define ROUNDS 5
+
+enum way { RING, REGISTERED, THREADS };
+static const char *const ways[] = {"ssd, io_uring", "ssd, registered", "ssd, threads"};
 
 enum what { STORE, LOAD, LOAD_RANDOM, WHATS };
 static const char *const names[] = {"store", "load", "load in disorder"};
@@ -190,7 +193,7 @@ static void bench_ram(struct bench *b)
     copyq_close(q);
 }
 
-static void bench_ssd(struct bench *b, const char *folder, bool no_uring)
+static void bench_ssd(struct bench *b, const char *folder, enum way way)
 {
     struct err err;
     struct tier *t;
@@ -203,15 +206,17 @@ static void bench_ssd(struct bench *b, const char *folder, bool no_uring)
                                  .block_bytes = b->block,
                                  .bytes = TOTAL + (b->n + 1) * (uint64_t)TIER_ALIGN,
                                  .depth = DEPTH,
-                                 .no_uring = no_uring};
+                                 .no_uring = way == THREADS};
     need(tier_ssd_open(&t, &found, &o, &err) == 0, err.msg);
     if (found.note[0]) printf("%s\n", found.note);
+    int rc = way == REGISTERED ? tier_register(t, b->buf, TOTAL) : 0;
+    if (rc < 0) printf("buffers are not registered: %s\n", strerror(-rc));
     snprintf(path, sizeof path, "%s/plain", dir);
     int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | (found.direct ? O_DIRECT : 0), 0600);
     need(fd >= 0 && posix_fallocate(fd, 0, (off_t)TOTAL) == 0, "no plain file");
-    int rc = found.uring ? ssd_uring_open(&q, fd, DEPTH, &ssd_sys_real)
-                         : ssd_threads_open(&q, fd, DEPTH, &ssd_sys_real, &err);
+    rc = found.uring ? ssd_uring_open(&q, fd, DEPTH, &ssd_sys_real)
+                     : ssd_threads_open(&q, fd, DEPTH, &ssd_sys_real, &err);
     need(rc == 0, "no queue");
     for (int round = 0; round < ROUNDS; round++) {
         for (int w = 0; w < WHATS; w++) {
@@ -220,7 +225,7 @@ static void bench_ssd(struct bench *b, const char *folder, bool no_uring)
         }
         drop_all(b, t);
     }
-    print(b, found.uring ? "ssd, io_uring" : "ssd, threads", "plain");
+    print(b, found.uring || way == THREADS ? ways[way] : "ssd, threads", "plain");
     ssd_close(q);
     close(fd);
     tier_close(t);
@@ -248,10 +253,12 @@ int main(int argc, char **argv)
         begin(&b, blocks[i], buf, order);
         bench_ram(&b);
         begin(&b, blocks[i], buf, order);
-        bench_ssd(&b, folder, false);
+        bench_ssd(&b, folder, RING);
+        begin(&b, blocks[i], buf, order);
+        bench_ssd(&b, folder, REGISTERED);
     }
     begin(&b, blocks[0], buf, order);
-    bench_ssd(&b, folder, true);
+    bench_ssd(&b, folder, THREADS);
     free(order);
     free(buf);
     return 0;

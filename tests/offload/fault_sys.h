@@ -17,7 +17,9 @@ struct fault_sys {
     struct ssd_sys sys;
     pthread_mutex_t lock;            // workers may still be wiping when a test goes on
     int open_direct, reserve, ring;  // 0, or -errno
-    int direct_io;                   // 0, or -errno of transfers before any succeeds
+    int pin;                         // the same, of all but the first pins_well
+    int pins_well;
+    int direct_io;  // 0, or -errno of transfers before any succeeds
     bool on_read, on_write;
     uint64_t from, until;
     int code;
@@ -82,6 +84,12 @@ static inline int fault_ring(const struct ssd_sys *sys)
     return fault_sys_of(sys)->ring;
 }
 
+static inline int fault_pin(const struct ssd_sys *sys)
+{
+    struct fault_sys *f = (struct fault_sys *)(uintptr_t)fault_sys_of(sys);
+    return f->pins_well-- > 0 ? 0 : f->pin;
+}
+
 static inline void fault_sys_init(struct fault_sys *f)
 {
     *f = (struct fault_sys){.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -91,6 +99,7 @@ static inline void fault_sys_init(struct fault_sys *f)
         .read = fault_read,
         .write = fault_write,
         .ring = fault_ring,
+        .pin = fault_pin,
         .landed = fault_apply,
     };
 }

@@ -1,4 +1,5 @@
 /* Devices that fail, or do less than was asked: every result that they give is used right. */
+#include "offload/ssd_queue.h"
 #include "tests/offload/fault_sys.h"
 #include "tests/offload/tier_fixture.h"
 
@@ -9,14 +10,17 @@
 
 #define CONVERSATIONS 12
 
-static void open_world(struct world *w, struct fault_sys *f, bool threads)
+/* To the device; REGISTERED: by the ring, in registered memory. */
+enum way { RING, THREADS, REGISTERED, WAYS };
+
+static void open_world(struct world *w, struct fault_sys *f, enum way way)
 {
     world_ssd(w, "/tmp", 16);
     fault_sys_init(f);
     w->ssd.sys = &f->sys;
-    w->ssd.no_uring = threads;
+    w->ssd.no_uring = way == THREADS;
     world_start(w);
-    if (threads || w->found.uring) return;
+    if (way == THREADS || w->found.uring) return;
     world_close(w);
     skip();
 }
@@ -61,7 +65,7 @@ static void check_what_is_there(struct world *w)
 }
 
 /* For n = 1 until none is hit, the n-th transfer and those after it, `count` in all. */
-static void each_transfer_in_turn(bool threads, bool write, uint64_t count, int code,
+static void each_transfer_in_turn(enum way way, bool write, uint64_t count, int code,
                                   ssize_t bytes, int may_fail)
 {
     struct batch b = {.buf = take_buffer(CONVERSATIONS * BUFFER_BYTES)};
@@ -69,7 +73,8 @@ static void each_transfer_in_turn(bool threads, bool write, uint64_t count, int 
     for (uint64_t n = 1; hits > 0; n++) {
         struct world w;
         struct fault_sys f;
-        open_world(&w, &f, threads);
+        open_world(&w, &f, way);
+        if (way == REGISTERED) world_register(&w, b.buf, CONVERSATIONS * BUFFER_BYTES);
         if (write) fault_sys_set(&f, false, true, n, n + count, code, bytes);
         move_all(&w, &b, TIER_STORE);
         int failed = b.failed;
@@ -96,15 +101,15 @@ static void a_short_transfer_is_continued(void **state)
     (void)state;
     static const ssize_t bytes[] = {0, 1, 4095, 4096, 4097, SLOT_BYTES - 1, SLOT_BYTES};
     for (size_t i = 0; i < ARRAY_LEN(bytes); i++)
-        for (int k = 0; k < 4; k++)
-            each_transfer_in_turn(k & 1, k & 2, 1, 0, bytes[i], 0);
+        for (int k = 0; k < 2 * WAYS; k++)
+            each_transfer_in_turn(k % WAYS, k / WAYS, 1, 0, bytes[i], 0);
 }
 
 static void transfers_that_are_all_short_get_there_as_long_as_they_move(void **state)
 {
     (void)state;
-    for (int k = 0; k < 4; k++)
-        each_transfer_in_turn(k & 1, k & 2, UINT64_MAX / 2, 0, 4097, 0);
+    for (int k = 0; k < 2 * WAYS; k++)
+        each_transfer_in_turn(k % WAYS, k / WAYS, UINT64_MAX / 2, 0, 4097, 0);
 }
 
 static void a_block_may_take_as_many_steps_as_it_has_pages(void **state)
@@ -137,30 +142,79 @@ static void a_block_may_take_as_many_steps_as_it_has_pages(void **state)
 static void a_transfer_that_does_not_move_is_given_up(void **state)
 {
     (void)state;
-    for (int k = 0; k < 4; k++)
-        each_transfer_in_turn(k & 1, k & 2, UINT64_MAX / 2, 0, 1, CONVERSATIONS);
+    for (int k = 0; k < 2 * WAYS; k++)
+        each_transfer_in_turn(k % WAYS, k / WAYS, UINT64_MAX / 2, 0, 1, CONVERSATIONS);
 }
 
 static void an_interrupted_transfer_is_done_again_but_not_for_ever(void **state)
 {
     (void)state;
-    for (int k = 0; k < 4; k++) {
-        each_transfer_in_turn(k & 1, k & 2, 3, -EINTR, 0, 0);
-        each_transfer_in_turn(k & 1, k & 2, UINT64_MAX / 2, -EAGAIN, 0, CONVERSATIONS);
+    for (int k = 0; k < 2 * WAYS; k++) {
+        each_transfer_in_turn(k % WAYS, k / WAYS, 3, -EINTR, 0, 0);
+        each_transfer_in_turn(k % WAYS, k / WAYS, UINT64_MAX / 2, -EAGAIN, 0,
+                              CONVERSATIONS);
     }
 }
 
 static void neighbours_of_what_fails_once_are_done_one_by_one(void **state)
 {
     (void)state;
-    for (int k = 0; k < 4; k++) each_transfer_in_turn(k & 1, k & 2, 1, -EIO, 0, 1);
+    for (int k = 0; k < 2 * WAYS; k++)
+        each_transfer_in_turn(k % WAYS, k / WAYS, 1, -EIO, 0, 1);
 }
 
 static void a_device_that_always_fails_costs_blocks_and_nothing_else(void **state)
 {
     (void)state;
-    for (int k = 0; k < 4; k++)
-        each_transfer_in_turn(k & 1, k & 2, UINT64_MAX / 2, -EIO, 0, CONVERSATIONS);
+    for (int k = 0; k < 2 * WAYS; k++)
+        each_transfer_in_turn(k % WAYS, k / WAYS, UINT64_MAX / 2, -EIO, 0,
+                              CONVERSATIONS);
+}
+
+#define SEGMENTS 4
+
+/* What lies in place from the beginning, by what each segment came to. */
+static ssize_t without_gap(const struct ssd_op *op)
+{
+    ssize_t sum = 0;
+    for (int i = 0; i < SEGMENTS; i++) {
+        if (op->requests[i].res < 0) return sum ? sum : op->requests[i].res;
+        sum += op->requests[i].res;
+        if (op->requests[i].res < DISK_PAGE) return sum;
+    }
+    return sum;
+}
+
+static void what_lies_behind_a_gap_does_not_count(void **state)
+{
+    (void)state;
+    struct fault_sys f;
+    struct ssd_queue *q;
+    char path[] = "/tmp/dormouse-gap-XXXXXX", *buf = take_buffer(SEGMENTS * DISK_PAGE);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && unlink(path) == 0);
+    assert_int_equal(ftruncate(fd, SEGMENTS * DISK_PAGE), 0);
+    fault_sys_init(&f);
+    if (ssd_uring_open(&q, fd, SEGMENTS, &f.sys) < 0) skip();
+    if (ssd_register(q, buf, SEGMENTS * DISK_PAGE, DISK_PAGE) < 0) skip();
+    for (int k = 0; k < 4 * SEGMENTS; k++) {
+        uint64_t n = 1 + (uint64_t)k % SEGMENTS;
+        bool write = k / SEGMENTS % 2, is_short = k / SEGMENTS / 2;
+        fault_sys_set(&f, !write, write, n, n + 1, is_short ? 0 : -EIO, 100);
+        struct iovec v[SEGMENTS];
+        for (int i = 0; i < SEGMENTS; i++)
+            v[i] = (struct iovec){buf + i * DISK_PAGE, DISK_PAGE};
+        struct ssd_op op = {.write = write, .iov = v, .n_iov = SEGMENTS};
+        ssd_push(q, &op);
+        ssd_kick(q);
+        assert_ptr_equal(ssd_pop(q, true), &op);
+        assert_int_equal(op.n_requests, SEGMENTS);
+        assert_int_equal(op.res, without_gap(&op));
+        assert_true(op.res < SEGMENTS * DISK_PAGE);
+    }
+    ssd_close(q);
+    close(fd);
+    free(buf);
 }
 
 static uint64_t bad_page;  // byte of the file
@@ -181,7 +235,7 @@ static void a_bad_page_costs_one_block_of_its_neighbours(void **state)
     for (uint64_t page = 0; page < 3; page++) {
         struct world w;
         struct fault_sys f;
-        open_world(&w, &f, true);
+        open_world(&w, &f, THREADS);
         move_all(&w, &b, TIER_STORE);
         f.sys.read = read_around;
         bad_page = disk_slot_at(SLOT_BYTES, 4) + page * DISK_PAGE;
@@ -208,7 +262,7 @@ static void a_write_of_nothing_is_a_failure(void **state)
     struct batch b = {.buf = take_buffer(CONVERSATIONS * BUFFER_BYTES)};
     struct world w;
     struct fault_sys f;
-    open_world(&w, &f, true);
+    open_world(&w, &f, THREADS);
     f.sys.write = write_nothing;
     move_all(&w, &b, TIER_STORE);
     assert_int_equal(b.failed, CONVERSATIONS);
@@ -336,6 +390,7 @@ int main(void)
         cmocka_unit_test(an_interrupted_transfer_is_done_again_but_not_for_ever),
         cmocka_unit_test(neighbours_of_what_fails_once_are_done_one_by_one),
         cmocka_unit_test(a_device_that_always_fails_costs_blocks_and_nothing_else),
+        cmocka_unit_test(what_lies_behind_a_gap_does_not_count),
         cmocka_unit_test(a_bad_page_costs_one_block_of_its_neighbours),
         cmocka_unit_test(a_write_of_nothing_is_a_failure),
         cmocka_unit_test(a_header_that_cannot_be_read_is_damaged),

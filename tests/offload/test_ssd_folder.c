@@ -211,6 +211,55 @@ static void threads_serve_where_io_uring_is_refused(void **state)
     }
 }
 
+static void memory_that_may_not_be_pinned_serves_as_before(void **state)
+{
+    (void)state;
+    static const int why[] = {-ENOMEM, -EPERM};
+    unsigned char *buf = take_buffer(3 * BUFFER_BYTES);
+    for (int i = 0; i < 6; i++) {
+        struct world w;
+        struct fault_sys f;
+        world_ssd(&w, "/tmp", 4);
+        fault_sys_init(&f);
+        f.pin = why[i % 2];
+        f.pins_well = i / 2;  // of the headers, and of the buffers
+        w.ssd.sys = &f.sys;
+        world_start(&w);
+        int want = f.pins_well == 2 ? 0 : f.pin;
+        if (w.found.uring)
+            assert_int_equal(tier_register(w.tier, buf, 3 * BUFFER_BYTES), want);
+        for (uint32_t c = 0; c < 6; c++) {
+            struct block_meta m = block_meta_of(c % 3, 0);
+            void *at = buf + c % 3 * BUFFER_BYTES;
+            if (c < 3) block_fill(at, BLOCK_BYTES, &m);
+            assert_int_equal(move(w.tier, c < 3 ? TIER_STORE : TIER_LOAD, &m, at, 1),
+                             0);
+            assert_true(block_holds(at, BLOCK_BYTES, &m));
+            memset(at, 0, BUFFER_BYTES);
+        }
+        world_restart(&w);
+        for (uint32_t c = 0; c < 3; c++) assert_int_equal(load(w.tier, c, 0), 0);
+        world_close(&w);
+    }
+    free(buf);
+}
+
+static void nothing_is_pinned_without_a_ring_or_for_small_blocks(void **state)
+{
+    (void)state;
+    void *buf = take_buffer(BUFFER_BYTES);
+    for (int small = 0; small < 2; small++) {
+        struct world w;
+        world_ssd(&w, "/tmp", 4);
+        w.ssd.no_uring = !small;
+        w.ssd.register_from = small ? BLOCK_BYTES + 1 : BLOCK_BYTES;
+        world_start(&w);
+        assert_int_equal(tier_register(w.tier, buf, BUFFER_BYTES), -EOPNOTSUPP);
+        world_close(&w);
+    }
+    free(buf);
+}
+
 static void the_page_cache_serves_where_direct_io_is_refused(void **state)
 {
     (void)state;
@@ -295,6 +344,8 @@ int main(void)
         cmocka_unit_test(a_second_process_is_refused_and_told_which_folder),
         cmocka_unit_test(what_is_no_file_is_refused_by_its_kind),
         cmocka_unit_test(threads_serve_where_io_uring_is_refused),
+        cmocka_unit_test(memory_that_may_not_be_pinned_serves_as_before),
+        cmocka_unit_test(nothing_is_pinned_without_a_ring_or_for_small_blocks),
         cmocka_unit_test(the_page_cache_serves_where_direct_io_is_refused),
         cmocka_unit_test(without_reservation_the_tier_opens_and_says_so),
         cmocka_unit_test(more_than_the_device_has_is_not_asked_of_it),

@@ -4,15 +4,17 @@
 #include "tests/offload/tier_fixture.h"
 
 static const struct tier_kind KINDS[] = {
-    {"ram", NULL, false, false, false},
-    {"ssd: io_uring, direct", "/tmp", false, false, false},
-    {"ssd: io_uring, page cache", "/tmp", false, true, false},
-    {"ssd: threads, direct", "/tmp", true, false, false},
-    {"ssd: threads, page cache", "/tmp", true, true, false},
-    {"ssd: io_uring on a tmpfs", "/dev/shm", false, false, false},
-    {"ssd: threads on a tmpfs", "/dev/shm", true, false, false},
-    {"ssd: for a device, io_uring", "/tmp", false, false, true},
-    {"ssd: for a device, threads", "/tmp", true, true, true},
+    {"ram", NULL, false, false, false, false},
+    {"ssd: io_uring, direct", "/tmp", false, false, false, false},
+    {"ssd: io_uring, direct, registered", "/tmp", false, false, false, true},
+    {"ssd: io_uring, page cache, registered", "/tmp", false, true, false, true},
+    {"ssd: io_uring, page cache", "/tmp", false, true, false, false},
+    {"ssd: threads, direct", "/tmp", true, false, false, false},
+    {"ssd: threads, page cache", "/tmp", true, true, false, false},
+    {"ssd: io_uring on a tmpfs", "/dev/shm", false, false, false, false},
+    {"ssd: threads on a tmpfs", "/dev/shm", true, false, false, false},
+    {"ssd: for a device, io_uring", "/tmp", false, false, true, false},
+    {"ssd: for a device, threads", "/tmp", true, true, true, false},
 };
 static const struct tier_kind *kind;
 
@@ -48,7 +50,7 @@ static void blocks_in_flight_together_do_not_mix(void **state)
     struct world w;
     open_world(&w, DEPTH);
     struct tier_io io[DEPTH], *done[DEPTH];
-    unsigned char *buf = take_buffer(DEPTH * BUFFER_BYTES);
+    unsigned char *buf = world_buffer(&w, kind, DEPTH * BUFFER_BYTES);
     for (int dir = TIER_STORE; dir <= TIER_LOAD; dir++) {
         for (uint32_t i = 0; i < DEPTH; i++) {
             // Stores in order, so neighbours; loads in disorder.
@@ -84,7 +86,7 @@ static void a_block_is_invisible_until_its_store_is_reaped(void **state)
     (void)state;
     struct world w;
     open_world(&w, 2);
-    void *buf = take_buffer(BUFFER_BYTES);
+    void *buf = world_buffer(&w, kind, BUFFER_BYTES);
     struct tier_io io = {.meta = block_meta_of(1, 0), .dir = TIER_STORE, .buf = buf};
     assert_int_equal(tier_submit(w.tier, &io, 1), 0);
     tier_flush(w.tier);
@@ -132,7 +134,7 @@ static void a_block_being_loaded_is_never_a_victim(void **state)
     struct world w;
     open_world(&w, 1);
     assert_int_equal(store(w.tier, 1, 0), 0);
-    void *buf = take_buffer(BUFFER_BYTES);
+    void *buf = world_buffer(&w, kind, BUFFER_BYTES);
     struct tier_io io = {.meta = block_meta_of(1, 0), .dir = TIER_LOAD, .buf = buf};
     struct block_meta victim;
     assert_int_equal(tier_submit(w.tier, &io, 1), 0);
@@ -151,7 +153,7 @@ static void a_busy_medium_leaves_no_trace(void **state)
     open_world(&w, COPYQ_DEPTH + 1);
     uint32_t depth = kind->base ? DEPTH : COPYQ_DEPTH;
     struct tier_io io[COPYQ_DEPTH + 1], *done[COPYQ_DEPTH + 1];
-    void *buf = take_buffer(BUFFER_BYTES);
+    void *buf = world_buffer(&w, kind, BUFFER_BYTES);
     for (uint32_t i = 0; i <= depth; i++) {
         io[i] = (struct tier_io){
             .meta = block_meta_of(1, i), .dir = TIER_STORE, .buf = buf};
@@ -171,7 +173,7 @@ static void a_store_that_failed_pauses_stores_longer_each_time(void **state)
     (void)state;
     struct world w;
     open_world(&w, 4);
-    void *buf = take_buffer(BUFFER_BYTES);
+    void *buf = world_buffer(&w, kind, BUFFER_BYTES);
     struct block_meta m = block_meta_of(1, 0), n = block_meta_of(2, 0);
     assert_int_equal(move(w.tier, TIER_STORE, &n, buf, 1), 0);
     struct fault_medium f;
@@ -208,7 +210,7 @@ static void stores_that_fail_together_count_once(void **state)
     (void)state;
     struct world w;
     open_world(&w, 4);
-    void *buf = take_buffer(BUFFER_BYTES);
+    void *buf = world_buffer(&w, kind, BUFFER_BYTES);
     struct fault_medium f;
     fault_install(&f, w.tier, 1, UINT64_MAX - 1, -EIO);
     f.medium.start = f.real->start;
@@ -237,7 +239,7 @@ static void a_load_that_failed_drops_the_block_with_its_last_load(void **state)
     struct world w;
     open_world(&w, 2);
     assert_int_equal(store(w.tier, 1, 0), 0);
-    void *buf = take_buffer(2 * BUFFER_BYTES);
+    void *buf = world_buffer(&w, kind, 2 * BUFFER_BYTES);
     struct tier_io io[2], *done;
     for (int i = 0; i < 2; i++) {
         io[i] = (struct tier_io){.meta = block_meta_of(1, 0),
@@ -394,7 +396,8 @@ static void a_storm_of_calls_never_brings_a_wrong_block(void **state)
     (void)state;
     struct world w;
     open_world(&w, 10);
-    struct storm x = {.buf = take_buffer(STORM_IOS * BUFFER_BYTES), .random = 7};
+    struct storm x = {.buf = world_buffer(&w, kind, STORM_IOS * BUFFER_BYTES),
+                      .random = 7};
     for (int step = 0; x.done < 500; step++) {
         storm_act(&x, w.tier);
         if (mix64(&x.random) % 3 == 0) storm_reap(&x, w.tier);

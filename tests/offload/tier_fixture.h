@@ -25,7 +25,8 @@
 struct tier_kind {
     const char *name, *base;  // base: where the SSD's folder is made; NULL: RAM
     bool no_uring, no_direct;
-    bool bounced;  // as if every buffer were a device's
+    bool bounced;     // as if every buffer were a device's
+    bool registered;  // buffers of world_buffer()
 };
 
 struct world {
@@ -130,6 +131,21 @@ static inline void world_close(struct world *w)
     tier_close(w->tier);
     copyq_close(w->copies);
     if (w->dir[0]) remove_dir(w->dir);
+}
+
+static inline void world_register(struct world *w, void *p, size_t n)
+{
+    int rc = tier_register(w->tier, p, n);
+    if (rc < 0) print_message("buffers are not registered: %s\n", strerror(-rc));
+    assert_true(rc == 0 || rc == -ENOMEM);  // locked memory may be limited
+}
+
+/* Memory for a test's buffers, registered where the kind of tier says so. */
+static inline void *world_buffer(struct world *w, const struct tier_kind *k, size_t n)
+{
+    void *p = take_buffer(n);
+    if (k->registered) world_register(w, p, n);
+    return p;
 }
 
 static inline struct tier_io *reap_one(struct tier *t, uint64_t now)
