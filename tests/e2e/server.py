@@ -18,6 +18,12 @@ MODELS = os.path.join(os.path.dirname(__file__), "..", "golden", "models")
 REPORT = re.compile(r"(ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:)")
 
 
+def checks_threads():
+    """Was it built with ThreadSanitizer, which is slow and keeps up to a MiB on each stack?"""
+    with open(PROGRAM, "rb") as f:
+        return b"__tsan_init" in f.read()
+
+
 def model_dir(name):
     """A tiny model of the golden data by its name, or a path as it is."""
     return name if os.sep in name else os.path.join(MODELS, name)

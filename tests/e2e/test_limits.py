@@ -8,7 +8,7 @@ import pytest
 
 from models import variant
 from raw import connect, exchange, post, read_all, statuses
-from server import Server
+from server import Server, checks_threads
 
 CHUNKED = os.path.join(os.path.dirname(__file__), "..", "golden", "cases", "chunked")
 SMALL = b'{"max_tokens":1,"messages":[{"role":"user","content":"x"}]}'
@@ -65,8 +65,10 @@ def test_a_chunk_whose_size_is_no_number_ends_the_connection(tiny_abc, size, cod
 
 
 def test_deep_nesting_needs_no_deep_stack():
+    size = (256 << 10) + (1 << 20 if checks_threads() else 0)
+
     def small_stack():
-        resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, 256 << 10))
+        resource.setrlimit(resource.RLIMIT_STACK, (size, size))
     with Server("tiny-abc", preexec=small_stack) as server:
         for body in (b"[" * 200000, b'{"a":' * 200000, b'{"a":"\\',
                      b'{"messages":' + b"[" * 200000 + b"]" * 200000 + b"}"):
