@@ -159,6 +159,12 @@ void sched_append(struct sched *s, uint32_t seq)
     q->n_known++;
 }
 
+void sched_drafted(struct sched *s, uint32_t seq)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    if (q->state == SEQ_RUNNING) kv_table_trim(s->o.kv, &q->table, q->n_known);
+}
+
 void sched_end(struct sched *s, uint32_t seq)
 {
     struct sched_seq *q = &s->seqs[seq];
@@ -185,20 +191,32 @@ static void follow(double *mean, double value)
     *mean = *mean == 0 ? value : *mean + (value - *mean) / 8;
 }
 
+double sched_replies_ns(const struct sched *s)
+{
+    return (s->step.n_decode > 0 ? s->decode_ns : 0) + s->step.n_draft * s->prefill_ns;
+}
+
+/* ns without what is known to be of something else, which is not all of it. */
+static double without(uint64_t ns, double other)
+{
+    double most = (double)ns * 15 / 16;
+    return (double)ns - (other < most ? other : most);
+}
+
 void sched_measured(struct sched *s, uint64_t ns)
 {
-    uint32_t prefill = s->step.n_rows - s->step.n_decode;
+    const struct sched_step *p = &s->step;
+    uint32_t prefill = p->n_rows - p->n_decode - p->n_draft;
     if (prefill == 0) {
-        if (s->step.n_decode > 0) follow(&s->decode_ns, (double)ns);
+        if (p->n_decode > 0)
+            follow(&s->decode_ns, without(ns, p->n_draft * s->prefill_ns));
         return;
     }
     if (prefill < SCHED_MIN_CHUNK / 2) return;  // mostly the cost of any step
 
     /* What the replies of the step cost is not the prompt's: otherwise a slow decode would
      * make prefill look slow, shrink it, and so look slower still. */
-    double replies = s->step.n_decode > 0 ? s->decode_ns : 0,
-           most = (double)ns * 15 / 16;
-    follow(&s->prefill_ns, ((double)ns - (replies < most ? replies : most)) / prefill);
+    follow(&s->prefill_ns, without(ns, sched_replies_ns(s)) / prefill);
 }
 
 /* ---- invariants ---- */

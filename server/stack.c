@@ -11,13 +11,13 @@
 #include <sys/stat.h>
 #include <time.h>
 
-/* Rows of logits beside those of running replies: prompts that are scored. */
-#define SCORED_ROWS 32
+/* Rows of logits beside those of running replies: drafts, and prompts that are scored. */
+#define SPARE_ROWS 32
 
 static struct model_options model_limits(const struct options *o)
 {
     return (struct model_options){.max_rows = o->step_tokens,
-                                  .max_logits = o->max_running + SCORED_ROWS,
+                                  .max_logits = o->max_running + SPARE_ROWS,
                                   .weights = {.format = o->weights}};
 }
 
@@ -35,6 +35,7 @@ static struct engine_options engine_limits(struct stack *s,
         .max_waiting = set->max_waiting,
         .step_tokens = set->step_tokens,
         .step_ms = set->step_ms,
+        .prompt_lookup = set->prompt_lookup,
         .max_wait_ms = set->max_wait_ms,
         .stall_ms = set->stall_ms,
         .store = s->tiers.store,
