@@ -40,6 +40,7 @@ struct engine_options {
     uint32_t step_tokens;               // at most model_options.max_rows
     uint32_t step_ms;
     uint32_t prompt_lookup;  // most tokens drafted for a sequence in a step; 0: none
+    double step_rows;        // with it: what a step costs beside its rows, in rows
     uint32_t max_wait_ms;    // in the queue, then 503
     uint32_t stall_ms;      // with a full outbox, then FINISH_CANCELLED with status 408
     struct kvstore *store;  // borrowed, over this kv; NULL: nothing is kept

@@ -36,5 +36,5 @@ void engine_learn(struct engine *e, uint32_t seq)
 
 struct sched_draft engine_sched_draft(struct engine *e)
 {
-    return (struct sched_draft){e, find, e->o.prompt_lookup};
+    return (struct sched_draft){e, find, e->o.prompt_lookup, e->o.step_rows};
 }

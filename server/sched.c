@@ -193,14 +193,7 @@ static void follow(double *mean, double value)
 
 double sched_replies_ns(const struct sched *s)
 {
-    return (s->step.n_decode > 0 ? s->decode_ns : 0) + s->step.n_draft * s->prefill_ns;
-}
-
-/* ns without what is known to be of something else, which is not all of it. */
-static double without(uint64_t ns, double other)
-{
-    double most = (double)ns * 15 / 16;
-    return (double)ns - (other < most ? other : most);
+    return s->step.n_decode > 0 ? s->decode_ns * sched_draft_factor(s) : 0;
 }
 
 void sched_measured(struct sched *s, uint64_t ns)
@@ -208,15 +201,15 @@ void sched_measured(struct sched *s, uint64_t ns)
     const struct sched_step *p = &s->step;
     uint32_t prefill = p->n_rows - p->n_decode - p->n_draft;
     if (prefill == 0) {
-        if (p->n_decode > 0)
-            follow(&s->decode_ns, without(ns, p->n_draft * s->prefill_ns));
+        if (p->n_decode > 0) follow(&s->decode_ns, (double)ns / sched_draft_factor(s));
         return;
     }
     if (prefill < SCHED_MIN_CHUNK / 2) return;  // mostly the cost of any step
 
     /* What the replies of the step cost is not the prompt's: otherwise a slow decode would
      * make prefill look slow, shrink it, and so look slower still. */
-    follow(&s->prefill_ns, without(ns, sched_replies_ns(s)) / prefill);
+    double replies = sched_replies_ns(s), most = (double)ns * 15 / 16;
+    follow(&s->prefill_ns, ((double)ns - (replies < most ? replies : most)) / prefill);
 }
 
 /* ---- invariants ---- */

@@ -143,7 +143,8 @@ struct sched_draft {
     /* How many drafts of this sequence pay, at most `most`, where one more row adds `cost`
      * to the step's time: in LOOKUP_ONEs (lookup.h) of what it takes for each reply. */
     uint32_t (*find)(void *arg, uint32_t seq, uint32_t cost, uint32_t most);
-    uint32_t most;  // of one sequence in a step
+    uint32_t most;     // of one sequence in a step
+    double step_rows;  // what a step costs beside its rows, counted in rows; at least 0
 };
 
 struct sched_options {
@@ -220,6 +221,8 @@ void sched_free(struct sched *s, uint32_t seq);     // an ended one gives its pl
 void sched_measured(struct sched *s, uint64_t ns);
 /* What of it was the replies' and their drafts', by what is measured so far. */
 double sched_replies_ns(const struct sched *s);
+/* How many times as long as without drafts the planned replies take with them. */
+double sched_draft_factor(const struct sched *s);
 
 bool sched_check(const struct sched *s);
 

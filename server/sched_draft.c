@@ -2,17 +2,18 @@
 #include "server/lookup.h"
 #include "server/sched.h"
 
-/* Until it is measured: a step's fixed cost is that of so many rows. */
-#define STEP_ROWS 8
-
-/* What one more row adds to the step's time, over the time it takes for each reply: a row of
- * a prompt costs the same. */
+/* What one more row adds to the step's time, over the time it takes for each reply. */
 static uint32_t row_cost(const struct sched *s)
 {
-    bool measured = s->prefill_ns > 0 && s->decode_ns > 0;
-    double n = s->step.n_decode,
-           cost = measured ? n * s->prefill_ns / s->decode_ns : n / (n + STEP_ROWS);
-    return cost < 1 ? (uint32_t)(cost * LOOKUP_ONE) : LOOKUP_ONE;
+    double n = s->step.n_decode;
+    return (uint32_t)(n / (n + s->o.draft.step_rows) * LOOKUP_ONE);
+}
+
+double sched_draft_factor(const struct sched *s)
+{
+    if (s->step.n_draft == 0) return 1;
+    double rows = s->step.n_decode + s->o.draft.step_rows;
+    return (rows + s->step.n_draft) / rows;
 }
 
 static uint32_t lesser(uint32_t a, uint32_t b)
@@ -53,7 +54,6 @@ void sched_plan_drafts(struct sched *s)
 {
     if (!s->o.draft.find || s->step.n_decode == 0) return;
     uint32_t cost = row_cost(s), budget = draft_budget(s);
-    if (cost == LOOKUP_ONE) return;
     for (uint32_t j = s->oldest; j != SCHED_NONE; j = s->jobs[j].younger)
         for (uint32_t i = s->jobs[j].first_seq; i != SCHED_NONE; i = s->seqs[i].next)
             if (s->seqs[i].chunk > 0)

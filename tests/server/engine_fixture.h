@@ -26,7 +26,7 @@ struct world_options {
     uint32_t blocks, context, max_running, max_waiting, step_tokens, max_logits;
     uint32_t max_wait_ms, stall_ms;
     uint32_t prompt_lookup;  // with more than max_running of max_logits
-    bool stopped;  // do not start the engine's thread
+    bool stopped;            // do not start the engine's thread
     /* a store below the pool */
     bool keeps;
     uint32_t ram_blocks, ssd_blocks;  // 0: no such tier
@@ -127,6 +127,7 @@ static inline void world_open(struct world *w, const struct world_options *o)
         .step_tokens = rows,
         .step_ms = 20,
         .prompt_lookup = o->prompt_lookup,
+        .step_rows = 8,
         .max_wait_ms = either(o->max_wait_ms, 600000),
         .stall_ms = either(o->stall_ms, 600000),
     };
