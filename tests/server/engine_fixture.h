@@ -203,6 +203,7 @@ struct client {
     } choices[CLIENT_CHOICES];
     struct sample samples[CLIENT_TEXT / 8];  // of all events with a token, as they came
     bool scored[CLIENT_TEXT / 8];
+    size_t text_n[CLIENT_TEXT / 8];  // bytes that came with each
     uint32_t n_samples, n_prompt;
     uint32_t n_over;
 };
@@ -235,6 +236,7 @@ static inline void client_take(struct client *c, const struct event *e)
     if (e->kind != EVENT_FINISH) {
         if (c->n_samples < ARRAY_LEN(c->samples)) {
             c->scored[c->n_samples] = e->has_logprob;
+            c->text_n[c->n_samples] = e->text_n;
             c->samples[c->n_samples++] = e->sample;
         }
         if (e->kind == EVENT_PROMPT_TOKEN)

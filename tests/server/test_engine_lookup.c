@@ -81,6 +81,7 @@ static void assert_same_answer(const struct client *a, const struct client *b)
         const struct sample *x = &a->samples[i], *y = &b->samples[i];
         assert_int_equal(x->id, y->id);
         assert_int_equal(a->scored[i], b->scored[i]);
+        assert_int_equal(a->text_n[i], b->text_n[i]);
         if (!a->scored[i]) continue;
         assert_memory_equal(&x->logprob, &y->logprob, sizeof x->logprob);
         assert_int_equal(x->n_top, y->n_top);
@@ -233,22 +234,49 @@ static void what_was_computed_with_drafts_is_found_by_the_turn_after_it(void **s
     assert_true(accepted > 0);
 }
 
-/* Nobody reads until the outbox is full; then all tokens are there, each once. */
+/* Nothing is computed behind the last token. */
+static void no_more_is_drafted_than_the_reply_may_have(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, &drafting);
+    client_ask(&plain[0], &w,
+               alphabet(&w, 60));  // of which no more than 30 are different
+    world_close(&w);
+    for (uint32_t most = 1; most < 8; most++) {
+        world_open(&w, &drafting);
+        struct request *r = prompt_of(&w, 60, 1, 0, most);
+        for (uint32_t i = 0; i < 60; i++) r->ids[i] = plain[0].samples[i].id;
+        r->ids[59] = r->ids[0];
+        client_ask(&with[0], &w, r);
+        uint64_t drafted = drafts_of(&w).drafted;
+        assert_true(drafted <= (most - 1) * (most - 2) / 2);
+        assert_true(most < 5 || drafted > 0);
+        world_close(&w);
+    }
+}
+
+/* Nobody reads until the outbox is full, in the middle of some drafts; then all tokens are
+ * there, each once and with its own text. */
 static void a_reader_who_comes_late_misses_nothing(void **state)
 {
     (void)state;
     struct world cold, w;
     world_open(&cold, &(struct world_options){.model = "tiny-abc"});
-    world_open(&w, &drafting);
-    client_ask(&plain[0], &cold, alphabet(&cold, 1500));
-    client_begin(&with[0], &w, alphabet(&w, 1500));
-    wait_until(!request_has_room(with[0].r));
-    client_read(&with[0]);
-    client_end(&with[0]);
-    assert_same_answer(&plain[0], &with[0]);
-    assert_true(drafts_of(&w).accepted > 0);
+    client_ask(&plain[0], &cold, alphabet(&cold, 800));
+    for (uint32_t most = 2; most <= 9; most++) {
+        struct world_options o = drafting;
+        o.prompt_lookup = most;
+        world_open(&w, &o);
+        client_begin(&with[0], &w, alphabet(&w, 800));
+        wait_until(!request_has_room(with[0].r));
+        client_read(&with[0]);
+        client_end(&with[0]);
+        assert_same_answer(&plain[0], &with[0]);
+        assert_true(drafts_of(&w).accepted > 0);
+        world_close(&w);
+    }
     world_close(&cold);
-    world_close(&w);
 }
 
 static void drafting_allocates_nothing(void **state)
@@ -275,6 +303,7 @@ int main(void)
         cmocka_unit_test(those_who_sleep_and_wake_between_drafts_answer_the_same),
         cmocka_unit_test(a_text_that_repeats_takes_fewer_steps),
         cmocka_unit_test(what_was_computed_with_drafts_is_found_by_the_turn_after_it),
+        cmocka_unit_test(no_more_is_drafted_than_the_reply_may_have),
         cmocka_unit_test(a_reader_who_comes_late_misses_nothing),
         cmocka_unit_test(drafting_allocates_nothing),
     };
