@@ -225,6 +225,9 @@ bench: $(BENCHES) ## speeds beside the machine's limits
 bench-wake: model $(SERVER) ## time to wake from each tier, and who notices; ARGS="--quick"
 	@tests/load/bench_wake.py $(SERVER) $(MODEL) $(ARGS)
 
+bench-lookup: model $(SERVER) ## what prompt lookup gains, and where it gains nothing; ARGS="--at-once 1"
+	@tests/load/bench_lookup.py $(SERVER) $(MODEL) $(ARGS)
+
 bench-replay: model $(SERVER) ## conversations that return, over a KV pool that holds 4; REPLAY_TARGET=URL for another server
 	@tests/load/bench_replay.sh $(SERVER) $(MODEL) $(ARGS)
 
@@ -268,7 +271,7 @@ unit: export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 Q    := $(if $(V),,@)
 say   = @$(if $(V),:,printf '  %-4s %s\n')
 
-.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-wake bench-replay bench-peer layers headers format style \
+.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-wake bench-lookup bench-replay bench-peer layers headers format style \
         check-format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:

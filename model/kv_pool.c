@@ -153,6 +153,12 @@ void kv_table_fork(struct kv_pool *p, struct kv_table *dst, const struct kv_tabl
     dst->n_blocks = n;
 }
 
+void kv_table_trim(struct kv_pool *p, struct kv_table *t, uint32_t tokens)
+{
+    uint32_t keep = kv_blocks_for(tokens);
+    while (t->n_blocks > keep) kv_pool_unref(p, t->blocks[--t->n_blocks]);
+}
+
 void kv_table_release(struct kv_pool *p, struct kv_table *t)
 {
     for (uint32_t i = 0; i < t->n_blocks; i++) kv_pool_unref(p, t->blocks[i]);

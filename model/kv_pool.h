@@ -70,6 +70,8 @@ NODISCARD int kv_table_extend(struct kv_pool *p, struct kv_table *t, uint32_t fr
 /* Make dst (empty) share the blocks of the first `tokens` tokens of src. */
 void kv_table_fork(struct kv_pool *p, struct kv_table *dst, const struct kv_table *src,
                    uint32_t tokens);
-void kv_table_release(struct kv_pool *p, struct kv_table *t);  // and empty it
+/* Give up the blocks beyond those of the first `tokens` tokens. */
+void kv_table_trim(struct kv_pool *p, struct kv_table *t, uint32_t tokens);
+void kv_table_release(struct kv_pool *p, struct kv_table *t);  // all of them
 
 #endif

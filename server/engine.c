@@ -136,6 +136,7 @@ int engine_open(struct engine **out, const struct engine_options *o, struct err 
     e->capacity = capacity_of(o);
     commands_open(&e->commands);
     struct sched_options s = sched_options_of(o);
+    if (o->prompt_lookup > 0) s.draft = engine_sched_draft(e);
     if (o->store) s.store = engine_sched_store(e);
     rc = take_memory(e, err);
     if (rc == 0) rc = sched_open(&e->sched, &s, err);

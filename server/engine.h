@@ -6,6 +6,8 @@
  *          step_tokens tokens, and while replies are running a prompt's share of a step is
  *          cut to about step_ms of time at the measured speed.
  * Memory   all taken by engine_open(); a step allocates nothing.
+ * Drafts   with prompt_lookup, tokens that a reply may go on with are computed in the same
+ *          step, and kept where they are what is chosen: the same tokens, sooner.
  * Store    with one, prompts whose beginning is kept start behind it, those whose blocks
  *          have gone down wait until they are back, and what is computed is kept.
  * Threads  open, start, drain and close: one; everything else: any.
@@ -37,7 +39,9 @@ struct engine_options {
     uint32_t max_waiting;               // requests
     uint32_t step_tokens;               // at most model_options.max_rows
     uint32_t step_ms;
-    uint32_t max_wait_ms;   // in the queue, then 503
+    uint32_t prompt_lookup;  // most tokens drafted for a sequence in a step; 0: none
+    double step_rows;        // with it: what a step costs beside its rows, in rows
+    uint32_t max_wait_ms;    // in the queue, then 503
     uint32_t stall_ms;      // with a full outbox, then FINISH_CANCELLED with status 408
     struct kvstore *store;  // borrowed, over this kv; NULL: nothing is kept
     struct cost *cost;      // borrowed, the store's; NULL with it

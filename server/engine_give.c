@@ -116,23 +116,28 @@ static void finish(struct engine *e, uint32_t job, uint32_t seq)
     if (last) request_unref(r);
 }
 
+bool engine_give_tokens(struct engine *e, uint32_t seq)
+{
+    const struct sched_seq *q = &e->sched.seqs[seq];
+    struct request *r = e->orders[q->job].r;
+    struct event event = {
+        .kind = EVENT_TOKEN,
+        .choice = (uint16_t)q->choice,
+        .has_logprob = r->sampling.logprobs,
+    };
+    for (;;) {
+        if (request_room(r) == 0) return false;
+        if (!gate_next(&e->voices[seq].gate, &event)) return true;
+        request_push(r, &event);
+    }
+}
+
 bool engine_give(struct engine *e, uint32_t job)
 {
-    struct request *r = e->orders[job].r;
     for (uint32_t i = e->sched.jobs[job].first_seq, next; i != SCHED_NONE; i = next) {
-        struct voice *v = &e->voices[i];
-        struct event event = {
-            .kind = EVENT_TOKEN,
-            .choice = (uint16_t)e->sched.seqs[i].choice,
-            .has_logprob = r->sampling.logprobs,
-        };
         next = e->sched.seqs[i].next;
-        for (;;) {
-            if (request_room(r) == 0) return false;
-            if (!gate_next(&v->gate, &event)) break;
-            request_push(r, &event);
-        }
-        if (v->over) finish(e, job, i);
+        if (!engine_give_tokens(e, i)) return false;
+        if (e->voices[i].over) finish(e, job, i);
     }
     return true;
 }

@@ -7,6 +7,7 @@
 
 #include "server/engine.h"
 #include "server/gate.h"
+#include "server/lookup.h"
 #include "server/mailbox.h"
 #include "server/sched.h"
 
@@ -16,8 +17,9 @@
 
 /* What the engine keeps for each place of the scheduler: one choice of a request. */
 struct voice {
-    int32_t *generated;  // (capacity); borrowed from engine.generated
+    int32_t *generated;  // (capacity); borrowed from engine.generated; then drafts
     uint32_t n_generated;
+    struct lookup lookup;
     struct gate gate;
     bool over;  // generated to its end; something may still have to be given out
     enum finish_reason reason;
@@ -88,8 +90,16 @@ struct engine {
 /* Plan and compute one step and sample from it; false: there was nothing to compute. */
 bool engine_step(struct engine *e, uint64_t now);
 
+/* ---- engine_draft.c ---- */
+
+struct sched_draft engine_sched_draft(struct engine *e);
+void engine_learn(struct engine *e, uint32_t seq);  // a token was generated
+
 /* ---- engine_give.c ---- */
 
+/* Of one sequence alone, which may be running: what its gate has.  False: the outbox is
+ * full. */
+bool engine_give_tokens(struct engine *e, uint32_t seq);
 /* Give out what the outbox of this job takes.  False: it is full.  The job may be gone
  * afterwards. */
 bool engine_give(struct engine *e, uint32_t job);

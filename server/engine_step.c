@@ -19,6 +19,7 @@ static void begin_voices(struct engine *e, const struct sched_step *p, uint32_t 
         v->n_generated = 0;
         v->over = v->ended_by_token = false;
         v->last_token = 0;
+        lookup_begin(&v->lookup);
         engine_begin_names(e, seq);
         gate_init(&v->gate, e->o.tokenizer, r, e->texts + seq * text);
         if (r->stats.started) continue;
@@ -109,6 +110,7 @@ static int choose(struct engine *e, uint32_t seq, const float *logits, uint64_t 
     if (rc < 0) return rc;
 
     v->generated[v->n_generated++] = s.id;
+    engine_learn(e, seq);
     measure_token(e, r, v, now);
     if (!r->ignore_eos && ends_sequence(e, s.id)) {
         v->ended_by_token = true;
@@ -134,6 +136,40 @@ static int score(struct engine *e, uint32_t job, uint32_t at, const float *logit
     return rc;
 }
 
+/* The rows have been computed.  logits: of the last one, where that is all it knows. */
+static int settle_rows(struct engine *e, const struct sched_item *it,
+                       const float *logits, uint64_t now)
+{
+    const struct sched_seq *q = &e->sched.seqs[it->seq];
+    uint32_t begun = e->sched.step.n_started;
+    sched_computed(&e->sched, it);
+    begin_voices(e, &e->sched.step, begun, now);
+    engine_seal(e, it);
+    return q->n_computed < q->n_known ? 0 : choose(e, it->seq, logits, now);
+}
+
+/* Each row as if it were a step of its own: the next one counts where what was chosen is what
+ * it was computed for, and where its token can be given out, too. */
+static int settle_drafts(struct engine *e, const struct sched_item *it,
+                         const float *logits, uint64_t now)
+{
+    const struct voice *v = &e->voices[it->seq];
+    uint32_t accepted = 0;
+    for (;; accepted++, logits += e->o.model->config.vocab) {
+        const struct sched_item row = {
+            .seq = it->seq, .from = it->from + accepted, .n = 1};
+        int32_t drafted = v->generated[v->n_generated];
+        int rc = settle_rows(e, &row, logits, now);
+        if (rc < 0) return rc;
+        if (v->over || accepted == it->n_draft) break;
+        if (v->generated[v->n_generated - 1] != drafted) break;
+        if (!engine_give_tokens(e, it->seq)) break;
+    }
+    sched_drafted(&e->sched, it->seq);
+    metrics_count(e->o.metrics, COUNTER_ACCEPTED_TOKENS, accepted);
+    return 0;
+}
+
 /* logits: of the item's rows from logits_from on. */
 static int settle(struct engine *e, const struct sched_item *it, const float *logits,
                   uint64_t now)
@@ -151,11 +187,7 @@ static int settle(struct engine *e, const struct sched_item *it, const float *lo
         if (at + 1 < o->r->n_ids) rc = score(e, job, at, logits);
         if (rc < 0) return rc;
     }
-    uint32_t begun = e->sched.step.n_started;
-    sched_computed(&e->sched, it);
-    begin_voices(e, &e->sched.step, begun, now);
-    engine_seal(e, it);
-    return q->n_computed < q->n_known ? 0 : choose(e, it->seq, logits - vocab, now);
+    return settle_rows(e, it, logits - vocab, now);
 }
 
 /* A job that failed is ended when all are settled, as places must not change hands. */
@@ -167,7 +199,11 @@ static void settle_all(struct engine *e, const struct sched_step *p,
     for (uint32_t i = 0; i < p->n_items; i++) {
         const struct sched_item *it = &p->items[i];
         struct order *o = &e->orders[e->sched.seqs[it->seq].job];
-        if (!o->failed && settle(e, it, logits, now) < 0) o->failed = any_failed = true;
+        if (!o->failed) {
+            int rc = it->n_draft > 0 ? settle_drafts(e, it, logits, now)
+                                     : settle(e, it, logits, now);
+            if (rc < 0) o->failed = any_failed = true;
+        }
         logits += (it->from + it->n - it->logits_from) * vocab;
     }
     for (uint32_t job = e->sched.oldest, next; any_failed && job != SCHED_NONE;
@@ -217,6 +253,7 @@ bool engine_step(struct engine *e, uint64_t now)
     metrics_observe(e->o.metrics, HISTOGRAM_STEP, took);
     metrics_count(e->o.metrics, COUNTER_STEPS, 1);
     metrics_count(e->o.metrics, COUNTER_COMPUTED_TOKENS, p->n_rows);
+    metrics_count(e->o.metrics, COUNTER_DRAFT_TOKENS, p->n_draft);
     engine_publish(e);
     give_all(e);
     return true;

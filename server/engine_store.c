@@ -247,13 +247,12 @@ int64_t engine_store_patience(const struct engine *e, int64_t ns)
 /* The step's prefill, by its items; what replies take is not the prompts'. */
 void engine_observe_prefill(struct engine *e, const struct sched_step *p, uint64_t ns)
 {
-    uint32_t rows = p->n_rows - p->n_decode;
+    uint32_t rows = p->n_rows - p->n_decode - p->n_draft;
     if (!e->o.cost || rows < SCHED_MIN_CHUNK) return;
-    double replies = p->n_decode > 0 ? e->sched.decode_ns : 0;
-    double each = ((double)ns - replies) / rows;
+    double each = ((double)ns - sched_replies_ns(&e->sched)) / rows;
     for (uint32_t i = 0; each > 0 && i < p->n_items; i++) {
         const struct sched_item *it = &p->items[i];
-        if (it->n >= SCHED_MIN_CHUNK)
+        if (it->n >= SCHED_MIN_CHUNK && it->n_draft == 0)
             cost_observe_prefill(e->o.cost, it->from, it->from + it->n,
                                  (uint64_t)(each * it->n));
     }

@@ -6,7 +6,8 @@
  *          time_to_first_token_seconds, inter_token_latency_seconds,
  *          e2e_request_latency_seconds, request_queue_time_seconds,
  *          num_requests_running, num_requests_waiting, kv_cache_usage_perc,
- *          prompt_tokens_total, generation_tokens_total, requests_total by outcome ...
+ *          prompt_tokens_total, generation_tokens_total, requests_total by outcome,
+ *          spec_decode_num_draft_tokens_total ...
  * Tokens   cached_prompt_tokens_total by tier and computed_prompt_tokens_total by reason
  *          are together prompt_tokens_total: each request counts when it is answered.
  * Threads  any thread may add, set and render.
@@ -34,6 +35,8 @@ enum counter {
     COUNTER_CACHED_TOKENS,      // prompt tokens that were not computed
     COUNTER_PREEMPTIONS,        // sequences put back to make room
     COUNTER_STEPS,
+    COUNTER_DRAFT_TOKENS,     // computed as what a reply may go on with
+    COUNTER_ACCEPTED_TOKENS,  // of these, that it did
     /* Of answered requests; together what COUNTER_PROMPT_TOKENS says. */
     COUNTER_FROM_DEVICE,
     COUNTER_FROM_RAM,

@@ -40,6 +40,12 @@ const struct series metrics_counters[COUNTERS] = {
     [COUNTER_PREEMPTIONS] =
         ONE("num_preemptions_total", "Sequences put back to make room for others."),
     [COUNTER_STEPS] = ONE("steps_total", "Steps of the model."),
+    [COUNTER_DRAFT_TOKENS] =
+        ONE("spec_decode_num_draft_tokens_total",
+            "Tokens computed ahead as the text's own repetition suggested them."),
+    [COUNTER_ACCEPTED_TOKENS] =
+        ONE("spec_decode_num_accepted_tokens_total",
+            "Of these, tokens that were what the reply went on with."),
     BY_LEVEL(COUNTER_FROM, "cached_prompt_tokens_total",
              "Prompt tokens not computed, by where they were."),
     [COUNTER_NEW] =

@@ -50,6 +50,7 @@ struct options {
     /* scheduling */
     uint32_t max_running, max_waiting, max_wait_ms, step_tokens, step_ms, stall_ms;
     uint32_t drain_ms;
+    uint32_t prompt_lookup;  // most drafts of a reply in a step; 0: none
     /* http */
     char host[256];
     uint32_t port;  // 0: any free one

@@ -66,6 +66,10 @@ static const struct option table[] = {
     {"step_time", OPTION_DURATION, FIELD(step_ms), "50ms", 1, 60 * SECOND, NULL, "scheduling",
      "How long a step with a prompt in it may hold up replies that are running; a prompt "
      "is cut to fit."},
+    {"prompt_lookup", OPTION_COUNT, FIELD(prompt_lookup), "0", 0, 32, NULL, "scheduling",
+     "Speculative decoding: where a reply repeats what its prompt or it itself said, up to "
+     "so many tokens are drafted from there and computed with the next one, as many as pay. "
+     "The answers are the same. 0: none."},
     {"stall", OPTION_DURATION, FIELD(stall_ms), "30s", 100, HOUR, NULL, "scheduling",
      "A client that has not read its answer for this long is dropped: its request ends, "
      "and its connection is closed at the latest after twice the time."},

@@ -159,6 +159,12 @@ void sched_append(struct sched *s, uint32_t seq)
     q->n_known++;
 }
 
+void sched_drafted(struct sched *s, uint32_t seq)
+{
+    struct sched_seq *q = &s->seqs[seq];
+    if (q->state == SEQ_RUNNING) kv_table_trim(s->o.kv, &q->table, q->n_known);
+}
+
 void sched_end(struct sched *s, uint32_t seq)
 {
     struct sched_seq *q = &s->seqs[seq];
@@ -185,19 +191,24 @@ static void follow(double *mean, double value)
     *mean = *mean == 0 ? value : *mean + (value - *mean) / 8;
 }
 
+double sched_replies_ns(const struct sched *s)
+{
+    return s->step.n_decode > 0 ? s->decode_ns * sched_draft_factor(s) : 0;
+}
+
 void sched_measured(struct sched *s, uint64_t ns)
 {
-    uint32_t prefill = s->step.n_rows - s->step.n_decode;
+    const struct sched_step *p = &s->step;
+    uint32_t prefill = p->n_rows - p->n_decode - p->n_draft;
     if (prefill == 0) {
-        if (s->step.n_decode > 0) follow(&s->decode_ns, (double)ns);
+        if (p->n_decode > 0) follow(&s->decode_ns, (double)ns / sched_draft_factor(s));
         return;
     }
     if (prefill < SCHED_MIN_CHUNK / 2) return;  // mostly the cost of any step
 
     /* What the replies of the step cost is not the prompt's: otherwise a slow decode would
      * make prefill look slow, shrink it, and so look slower still. */
-    double replies = s->step.n_decode > 0 ? s->decode_ns : 0,
-           most = (double)ns * 15 / 16;
+    double replies = sched_replies_ns(s), most = (double)ns * 15 / 16;
     follow(&s->prefill_ns, ((double)ns - (replies < most ? replies : most)) / prefill);
 }
 

@@ -60,6 +60,14 @@
  *   a job that has not started within max_wait_ns is given up (sched_expired), and one
  *   that has waits for no more than the replies older than it.
  *
+ * Drafts
+ *   7. Of a running reply, tokens that it may go on with are computed in the same step, as
+ *      many as o.draft.find() says pay.  They take what others leave: of the step's rows
+ *      beside a chunk of prefill, of the rows of logits, and of the blocks that are free at
+ *      the end of the plan.  The caller says for one row after the other that it is computed
+ *      and what was sampled; where that is not what was drafted, sched_drafted() takes the
+ *      blocks back that only drafts have.
+ *
  * Invariants, checked by sched_check():
  *   a. the list of jobs holds every used job, in order of age, each with its sequences;
  *   b. a RUNNING sequence has the blocks of what it computed, and something to compute; a
@@ -90,6 +98,7 @@ struct sched_seq {
     uint64_t since;      // PUT_BACK: when
     uint32_t next;       // of the same job, by rising choice
     uint32_t chunk;      // within sched_plan(): tokens of the step
+    uint32_t n_draft;    // within sched_plan(): and drafts behind them
     bool full;           // within sched_plan(): takes no more
 };
 
@@ -128,6 +137,16 @@ struct sched_store {
     void (*leave)(void *arg, uint32_t seq);
 };
 
+/* Who guesses what replies go on with; find NULL: nobody. */
+struct sched_draft {
+    void *arg;
+    /* How many drafts of this sequence pay, at most `most`, where one more row adds `cost`
+     * to the step's time: in LOOKUP_ONEs (lookup.h) of what it takes for each reply. */
+    uint32_t (*find)(void *arg, uint32_t seq, uint32_t cost, uint32_t most);
+    uint32_t most;     // of one sequence in a step
+    double step_rows;  // what a step costs beside its rows, counted in rows; at least 0
+};
+
 struct sched_options {
     struct kv_pool *kv;    // borrowed
     uint32_t capacity;     // tokens of one sequence
@@ -137,17 +156,20 @@ struct sched_options {
     uint32_t max_logits;   // of one step; at least max_running
     uint64_t step_ns, max_wait_ns;
     struct sched_store store;
+    struct sched_draft draft;
 };
 
 struct sched_item {  // rows [from, from + n) of a sequence
     uint32_t seq, from, n;
+    uint32_t n_draft;      // of these, the last: not known to follow
     uint32_t logits_from;  // logits are wanted from this row on
 };
 
 struct sched_step {
     struct sched_item *items;  // (max_running)
     uint32_t n_items, n_rows;
-    uint32_t n_decode;  // rows that continue a reply; the rest is prefill
+    uint32_t n_decode;  // rows that continue a reply
+    uint32_t n_draft;   // drafts behind them; the rest is prefill
     uint32_t *started;  // (max_running) sequences that took a place since it was begun
     uint32_t n_started;
     uint32_t n_put_back;
@@ -188,13 +210,19 @@ void sched_woken(struct sched *s, uint32_t seq, uint32_t n_blocks, uint64_t now)
 /* Decide the next step; valid until the next call.  No rows: nothing can be computed. */
 const struct sched_step *sched_plan(struct sched *s, uint64_t now);
 /* The rows of an item have been computed, and the scores among them given out.  May add
- * to the step's `started`, so that those run in the next one. */
+ * to the step's `started`, so that those run in the next one.  Of an item with drafts: its
+ * rows one by one, each after the token before it was appended. */
 void sched_computed(struct sched *s, const struct sched_item *item);
-void sched_append(struct sched *s, uint32_t seq);  // a token was sampled
-void sched_end(struct sched *s, uint32_t seq);     // the reply is over
-void sched_free(struct sched *s, uint32_t seq);    // an ended one gives its place away
+void sched_drafted(struct sched *s, uint32_t seq);  // no more of its drafts are used
+void sched_append(struct sched *s, uint32_t seq);   // a token was sampled
+void sched_end(struct sched *s, uint32_t seq);      // the reply is over
+void sched_free(struct sched *s, uint32_t seq);     // an ended one gives its place away
 /* How long the planned step took. */
 void sched_measured(struct sched *s, uint64_t ns);
+/* What of it was the replies' and their drafts', by what is measured so far. */
+double sched_replies_ns(const struct sched *s);
+/* How many times as long as without drafts the planned replies take with them. */
+double sched_draft_factor(const struct sched *s);
 
 bool sched_check(const struct sched *s);
 
@@ -204,5 +232,6 @@ void sched_give_up(struct sched *s, uint32_t seq);
 /* And within a plan: tokens that it knows and that nothing computes yet; prefill. */
 uint32_t sched_left(const struct sched_seq *q);
 void sched_plan_prefill(struct sched *s, uint64_t now);
+void sched_plan_drafts(struct sched *s);
 
 #endif

@@ -295,19 +295,21 @@ static void add_item(struct sched *s, uint32_t seq)
     s->step.items[s->step.n_items++] = (struct sched_item){
         .seq = seq,
         .from = q->n_computed,
-        .n = q->chunk,
+        .n = q->chunk + q->n_draft,
+        .n_draft = q->n_draft,
         .logits_from = logits < end ? logits : end,
     };
-    s->step.n_rows += q->chunk;
-    q->chunk = 0;
+    s->step.n_rows += q->chunk + q->n_draft;
+    q->chunk = q->n_draft = 0;
 }
 
 const struct sched_step *sched_plan(struct sched *s, uint64_t now)
 {
-    s->step.n_items = s->step.n_rows = s->step.n_decode = 0;
+    s->step.n_items = s->step.n_rows = s->step.n_decode = s->step.n_draft = 0;
     s->step.n_started = s->step.n_put_back = 0;
     plan_replies(s, now);
     plan_starts(s, now);
+    sched_plan_drafts(s);
     sched_plan_prefill(s, now);
     for (uint32_t i = 0; i < s->o.max_running; i++) {
         s->seqs[i].full = false;

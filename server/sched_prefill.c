@@ -86,11 +86,12 @@ static uint32_t end_budget(const struct sched *s, const struct sched_seq *q)
 
 static uint32_t prefill_budget(const struct sched *s)
 {
-    uint32_t most = s->o.step_tokens - s->step.n_decode;
+    uint32_t most = s->o.step_tokens - s->step.n_decode - s->step.n_draft;
     if (s->step.n_decode == 0) return most;
 
-    /* Not measured yet: a careful guess. */
+    /* Not measured yet: a careful guess.  Drafts make the step longer, too. */
     double fit = s->prefill_ns > 0 ? (double)s->o.step_ns / s->prefill_ns : 64;
+    fit -= s->step.n_draft;
     if (fit < SCHED_MIN_CHUNK) fit = SCHED_MIN_CHUNK;
     return fit < most ? (uint32_t)fit / SCHED_MIN_CHUNK * SCHED_MIN_CHUNK : most;
 }
@@ -100,7 +101,8 @@ void sched_plan_prefill(struct sched *s, uint64_t now)
     struct sched_seq *oldest = oldest_prefill(s);
     if (!oldest) return;
 
-    uint32_t budget = prefill_budget(s), spare_logits = s->o.max_logits - s->n_running;
+    uint32_t budget = prefill_budget(s);
+    uint32_t spare_logits = s->o.max_logits - s->n_running - s->step.n_draft;
     if (s->step.n_decode > 0 && only_ends(s, now)) {
         uint32_t end = end_budget(s, oldest);
         give(s, oldest, end < budget ? end : budget, 1, &spare_logits);

@@ -11,13 +11,13 @@
 #include <sys/stat.h>
 #include <time.h>
 
-/* Rows of logits beside those of running replies: prompts that are scored. */
-#define SCORED_ROWS 32
+/* Rows of logits beside those of running replies: drafts, and prompts that are scored. */
+#define SPARE_ROWS 32
 
 static struct model_options model_limits(const struct options *o)
 {
     return (struct model_options){.max_rows = o->step_tokens,
-                                  .max_logits = o->max_running + SCORED_ROWS,
+                                  .max_logits = o->max_running + SPARE_ROWS,
                                   .weights = {.format = o->weights}};
 }
 
@@ -35,6 +35,7 @@ static struct engine_options engine_limits(struct stack *s,
         .max_waiting = set->max_waiting,
         .step_tokens = set->step_tokens,
         .step_ms = set->step_ms,
+        .prompt_lookup = set->prompt_lookup,
         .max_wait_ms = set->max_wait_ms,
         .stall_ms = set->stall_ms,
         .store = s->tiers.store,
@@ -355,12 +356,25 @@ static int begin_tiers(struct stack *s, const struct options *o, struct err *err
     return tiers_begin(&s->tiers, s->backend, &t, s->budget.block_bytes, err);
 }
 
+static int measure_step(struct stack *s, struct engine_options *engine, struct err *err)
+{
+    if (engine->prompt_lookup == 0) return 0;
+    int rc = stack_measure_step(s, &engine->step_rows, err);
+    if (rc == 0)
+        log_line(LOG_INFO,
+                 "prompt lookup: at most %u drafts; a step costs as much as %.1f rows "
+                 "beside its own",
+                 engine->prompt_lookup, engine->step_rows);
+    return rc;
+}
+
 int stack_start(struct stack *s, const struct stack_options *o, struct err *err)
 {
     int rc = begin_tiers(s, o->options, err);
     if (rc == 0) rc = load_model(s, o->options, err);
     if (rc == 0) rc = stack_open_tiers(s, o, err);
     struct engine_options engine = engine_limits(s, o);
+    if (rc == 0) rc = measure_step(s, &engine, err);
     if (rc == 0) rc = engine_open(&s->engine, &engine, err);
     if (rc == 0) rc = start_api(s, o, err);
     if (rc == 0) rc = engine_start(s->engine, err);

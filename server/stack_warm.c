@@ -4,6 +4,9 @@
 
 #define HOST_CHUNK   32   // tokens of each of three chunks of prefill that are measured
 #define DEVICE_CHUNK 512  // a GPU is not busy with fewer
+#define STEP_TIMES   4    // a step is measured so often
+#define STEP_DRAFTS  8    // of so many rows beside one, and of one
+#define MOST_ROWS    1024.0  // that a step may seem to cost beside its rows
 
 /* Rows that mean nothing: the same token again and again. */
 struct rows {
@@ -61,20 +64,23 @@ static int decode(struct stack *s, struct rows *r, uint32_t n, struct err *err)
     return rc;
 }
 
-/* n tokens of a prompt, from position `from` on. */
-static int prefill(struct stack *s, struct rows *r, const struct kv_table *t,
-                   uint32_t from, uint32_t n, struct err *err)
+/* n tokens of one sequence, from position `from` on; of the last n_logits, logits. */
+static int extend(struct stack *s, struct rows *r, const struct kv_table *t,
+                  uint32_t from, uint32_t n, uint32_t n_logits, struct err *err)
 {
     for (uint32_t i = 0; i < n; i++) r->pos[i] = from + i;
+    for (uint32_t i = 0; i < n_logits; i++) r->logits[i] = n - n_logits + i;
     const uint32_t rows[] = {0, n}, blocks[] = {0, kv_blocks_for(from + n)};
     const struct batch b = {
         .n_rows = n,
         .n_seqs = 1,
+        .n_logits = n_logits,
         .ids = r->ids,
         .pos = r->pos,
         .row_start = rows,
         .block_start = blocks,
         .blocks = t->blocks,
+        .logit_rows = r->logits,
     };
     const float *logits;
     return model_forward(&s->model, &s->kv, &b, &logits, err);
@@ -84,7 +90,7 @@ static int warm_prefill(struct stack *s, struct rows *r, uint32_t n, struct err 
 {
     struct kv_table t = {.blocks = r->blocks, .cap = kv_blocks_for(n)};
     if (n > s->context || kv_table_extend(&s->kv, &t, 0, n) < 0) return 0;
-    int rc = prefill(s, r, &t, 0, n, err);
+    int rc = extend(s, r, &t, 0, n, 0, err);
     kv_table_release(&s->kv, &t);
     return rc;
 }
@@ -117,7 +123,7 @@ static int measure(struct stack *s, struct rows *r, const struct kv_table *t,
     uint64_t sum = 0;
     for (uint32_t from = 0; from < 3 * chunk; from += chunk) {
         uint64_t began = engine_clock();
-        int rc = prefill(s, r, t, from, chunk, err);
+        int rc = extend(s, r, t, from, chunk, 0, err);
         if (rc < 0) return rc;
         if (from > 0) sum += engine_clock() - began;
     }
@@ -138,6 +144,50 @@ int stack_calibrate(struct stack *s, struct err *err)
     struct kv_table t = {.blocks = r.blocks, .cap = kv_blocks_for(3 * chunk)};
     if (kv_table_extend(&s->kv, &t, 0, 3 * chunk) == 0) {
         rc = measure(s, &r, &t, chunk, err);
+        kv_table_release(&s->kv, &t);
+    }
+    free_rows(&r);
+    return rc;
+}
+
+/* ---- what a row more costs ---- */
+
+/* A step of n rows takes as long as one of no rows and n times a row's time. */
+static double step_rows_of(double one, double all)
+{
+    double row = (all - one) / STEP_DRAFTS;
+    return row * MOST_ROWS < one ? MOST_ROWS : row < one ? one / row - 1 : 0;
+}
+
+/* The quickest of some: what disturbs makes only slower. */
+static int time_rows(struct stack *s, struct rows *r, const struct kv_table *t,
+                     uint32_t n, double *ns, struct err *err)
+{
+    for (int i = 0; i < STEP_TIMES; i++) {
+        uint64_t began = engine_clock();
+        int rc = extend(s, r, t, 0, n, n, err);
+        if (rc < 0) return rc;
+        double took = (double)(engine_clock() - began);
+        if (i == 0 || took < *ns) *ns = took;
+    }
+    return 0;
+}
+
+int stack_measure_step(struct stack *s, double *step_rows, struct err *err)
+{
+    *step_rows = 0;
+    uint32_t n = 1 + STEP_DRAFTS;
+    const struct model_options *most = &s->model.options;
+    if (n > most->max_rows || n > most->max_logits || n > s->context) return 0;
+    struct rows r;
+    int rc = take_rows(&r, n, err);
+    if (rc < 0) return rc;
+    struct kv_table t = {.blocks = r.blocks, .cap = kv_blocks_for(n)};
+    double one, all;
+    if (kv_table_extend(&s->kv, &t, 0, n) == 0) {
+        rc = time_rows(s, &r, &t, 1, &one, err);
+        if (rc == 0) rc = time_rows(s, &r, &t, n, &all, err);
+        if (rc == 0) *step_rows = step_rows_of(one, all);
         kv_table_release(&s->kv, &t);
     }
     free_rows(&r);

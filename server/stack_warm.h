@@ -16,4 +16,8 @@ NODISCARD int stack_warm(struct stack *s, struct err *err);
 /* Measure what a token of a prompt costs, for the cost model of the tiers. */
 NODISCARD int stack_calibrate(struct stack *s, struct err *err);
 
+/* Measure what a step costs beside its rows, counted in rows: how much one more row of a
+ * reply adds decides whether drafts pay. */
+NODISCARD int stack_measure_step(struct stack *s, double *step_rows, struct err *err);
+
 #endif

@@ -1,5 +1,5 @@
-/* Any traffic, three bytes an act, with a store below or without: the scheduler keeps its
- * invariants, and whatever came ends when no more comes. */
+/* Any traffic, three bytes an act, with a store below or without, with drafts or without: the
+ * scheduler keeps its invariants, and whatever came ends when no more comes. */
 #include "tests/server/sched_store.h"
 
 #include <stdlib.h>
@@ -9,17 +9,46 @@ static void must(bool holds)
     if (!holds) abort();
 }
 
+/* A token was sampled; false: it was the last. */
+static bool go_on(struct sched *s, uint32_t seq)
+{
+    const struct sched_seq *q = &s->seqs[seq];
+    if (q->n_known + 1 < s->o.capacity && q->n_known % 7 != 0) {
+        sched_append(s, seq);
+        return true;
+    }
+    sched_end(s, seq);
+    return false;
+}
+
+/* How many of its drafts are accepted is as good as by chance. */
+static void take_drafts(struct sched *s, const struct sched_item *it)
+{
+    struct sched_item row = {.seq = it->seq, .from = it->from, .n = 1};
+    uint32_t end = it->from + 1 + (it->from * 5 + it->seq) % (it->n_draft + 1);
+    do sched_computed(s, &row);
+    while (go_on(s, it->seq) && ++row.from < end);
+    sched_drafted(s, it->seq);
+}
+
+static uint32_t find(void *arg, uint32_t seq, uint32_t cost, uint32_t most)
+{
+    const struct sched *s = arg;
+    must(most > 0 && cost <= 65536);
+    return s->seqs[seq].n_known * 3 % (most + 1);
+}
+
 static void step(struct sched *s, uint64_t *now, uint64_t ns)
 {
     const struct sched_step *p = sched_plan(s, *now);
     for (uint32_t i = 0; i < p->n_items; i++) {
-        const struct sched_seq *q = &s->seqs[p->items[i].seq];
-        sched_computed(s, &p->items[i]);
-        if (q->n_computed < q->n_known) continue;
-        if (q->n_known + 1 >= s->o.capacity || q->n_known % 7 == 0)
-            sched_end(s, p->items[i].seq);
-        else
-            sched_append(s, p->items[i].seq);
+        const struct sched_item *it = &p->items[i];
+        if (it->n_draft > 0) {
+            take_drafts(s, it);
+            continue;
+        }
+        sched_computed(s, it);
+        if (s->seqs[it->seq].n_computed == s->seqs[it->seq].n_known) go_on(s, it->seq);
     }
     for (uint32_t i = 0; i < s->o.max_running; i++)
         if (s->seqs[i].state == SEQ_ENDED) sched_free(s, i);
@@ -47,10 +76,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .capacity = 192,
         .max_running = 4,
         .max_jobs = 8,
-        .step_tokens = 24,
-        .max_logits = 6,
+        .step_tokens = 28,
+        .max_logits = 12,
         .step_ns = 50000000,
         .max_wait_ns = 1000000000,
+        .draft = {&s, size > 0 && data[0] & 2 ? find : NULL, 20, 6},
     };
     must(sched_open(&s, &o, NULL) == 0);
     bool stores = size > 0 && data[0] & 1;

@@ -106,6 +106,26 @@ static void extending_takes_just_the_blocks_that_are_missing(void **state)
     close_pool(&p);
 }
 
+static void trimming_gives_up_just_the_blocks_beyond_the_tokens(void **state)
+{
+    (void)state;
+    struct kv_pool p = open_pool(10);
+    for (uint32_t tokens = 0; tokens <= 5 * KV_BLOCK_TOKENS; tokens++) {
+        uint32_t blocks[CAP], left = kv_blocks_for(tokens);
+        struct kv_table t = {.blocks = blocks, .cap = CAP};
+        assert_int_equal(kv_table_extend(&p, &t, 0, 4 * KV_BLOCK_TOKENS), 0);
+        if (left > 4) left = 4;
+        uint32_t first = blocks[0];
+        kv_table_trim(&p, &t, tokens);
+        assert_int_equal(t.n_blocks, left);
+        assert_int_equal(p.n_free, 10 - left);
+        assert_true(left == 0 || (blocks[0] == first && p.refs[first] == 1));
+        assert_true(kv_pool_check(&p));
+        kv_table_release(&p, &t);
+    }
+    close_pool(&p);
+}
+
 static void what_cannot_be_had_in_full_is_not_begun(void **state)
 {
     (void)state;
@@ -233,6 +253,7 @@ int main(void)
         cmocka_unit_test(a_block_returns_when_its_last_holder_leaves),
         cmocka_unit_test(a_broken_pool_is_noticed),
         cmocka_unit_test(extending_takes_just_the_blocks_that_are_missing),
+        cmocka_unit_test(trimming_gives_up_just_the_blocks_beyond_the_tokens),
         cmocka_unit_test(what_cannot_be_had_in_full_is_not_begun),
         cmocka_unit_test(a_fork_writes_into_a_copy_and_leaves_the_original),
         cmocka_unit_test(any_sequence_of_calls_keeps_the_invariants),

@@ -25,7 +25,8 @@ struct world_options {
     bool f16;            // KV in f16, not f32
     uint32_t blocks, context, max_running, max_waiting, step_tokens, max_logits;
     uint32_t max_wait_ms, stall_ms;
-    bool stopped;  // do not start the engine's thread
+    uint32_t prompt_lookup;  // with more than max_running of max_logits
+    bool stopped;            // do not start the engine's thread
     /* a store below the pool */
     bool keeps;
     uint32_t ram_blocks, ssd_blocks;  // 0: no such tier
@@ -125,6 +126,8 @@ static inline void world_open(struct world *w, const struct world_options *o)
         .max_waiting = either(o->max_waiting, 256),
         .step_tokens = rows,
         .step_ms = 20,
+        .prompt_lookup = o->prompt_lookup,
+        .step_rows = 8,
         .max_wait_ms = either(o->max_wait_ms, 600000),
         .stall_ms = either(o->stall_ms, 600000),
     };
@@ -200,6 +203,7 @@ struct client {
     } choices[CLIENT_CHOICES];
     struct sample samples[CLIENT_TEXT / 8];  // of all events with a token, as they came
     bool scored[CLIENT_TEXT / 8];
+    size_t text_n[CLIENT_TEXT / 8];  // bytes that came with each
     uint32_t n_samples, n_prompt;
     uint32_t n_over;
 };
@@ -232,6 +236,7 @@ static inline void client_take(struct client *c, const struct event *e)
     if (e->kind != EVENT_FINISH) {
         if (c->n_samples < ARRAY_LEN(c->samples)) {
             c->scored[c->n_samples] = e->has_logprob;
+            c->text_n[c->n_samples] = e->text_n;
             c->samples[c->n_samples++] = e->sample;
         }
         if (e->kind == EVENT_PROMPT_TOKEN)

@@ -157,6 +157,36 @@ static void any_history_over_any_tiers_reads_as_one_that_never_slept(void **stat
     }
 }
 
+/* ---- drafts ---- */
+
+static struct request *alphabet(const struct world *w)
+{
+    struct request *r = world_chat(w, "x", 80);
+    r->ignore_eos = r->sampling.logprobs = true;
+    return r;
+}
+
+/* Steps of one row are recorded, those with drafts are not. */
+static void a_reply_with_drafts_has_the_bits_of_one_without(void **state)
+{
+    (void)state;
+    need_device();
+    struct world_options plain = on_device(64, 0, 0), o;
+    struct world cold, w;
+    plain.model = "tiny-abc";
+    o = plain;
+    o.prompt_lookup = 6;
+    o.max_logits = 12;
+    world_open(&cold, &plain);
+    world_open(&w, &o);
+    client_ask(&client, &cold, alphabet(&cold));
+    client_ask(&other, &w, alphabet(&w));
+    assert_same(&client, &other);
+    assert_true(metrics_counter(w.metrics, COUNTER_ACCEPTED_TOKENS) > 0);
+    world_close(&cold);
+    world_close(&w);
+}
+
 /* ---- failures ---- */
 
 #define FAILURE 719  // cudaErrorLaunchFailure
@@ -255,6 +285,7 @@ int main(void)
         cmocka_unit_test(every_length_comes_back_from_pinned_memory),
         cmocka_unit_test(every_length_comes_back_from_the_ssd),
         cmocka_unit_test(any_history_over_any_tiers_reads_as_one_that_never_slept),
+        cmocka_unit_test(a_reply_with_drafts_has_the_bits_of_one_without),
         cmocka_unit_test(whichever_call_fails_requests_end_and_the_ssd_stays_right),
         cmocka_unit_test(without_enough_memory_it_says_what_there_was_none_for),
     };

@@ -163,8 +163,6 @@ static void prompt_scores_keep_to_the_rows_of_logits_and_the_readers_room(void *
     close_world(&w);
 }
 
-/* Anything may happen at any time; all that is wanted is what sched_check() says, that
- * something always moves, and that all end. */
 static void random_traffic_keeps_every_invariant_and_ends(void **state)
 {
     (void)state;
@@ -177,25 +175,7 @@ static void random_traffic_keeps_every_invariant_and_ends(void **state)
                                           .step_tokens = 24 + (uint32_t)rand() % 100,
                                           .max_logits = 8 + (uint32_t)rand() % 20,
                                           .max_jobs = 12});
-        uint32_t capacity = w.s.o.capacity;
-        for (int i = 0; i < 1500; i++) {
-            if (rand() % 4 == 0) {
-                uint32_t prompt = 1 + (uint32_t)rand() % (capacity - 1);
-                if (rand() % 3) prompt = 1 + prompt % 30;
-                uint32_t j = sched_add(&w.s, prompt, 1 + (uint32_t)rand() % 3,
-                                       rand() % 4 == 0, w.now);
-                if (j != SCHED_NONE)
-                    w.max_tokens[j] = 1 + (uint32_t)rand() % (capacity - prompt);
-            }
-            uint32_t j = (uint32_t)rand() % 12;
-            if (w.s.jobs[j].used && rand() % 30 == 0) sched_remove(&w.s, j);
-            if (w.s.jobs[j].used)
-                sched_pause(&w.s, j, rand() % 3 == 0, (uint32_t)rand() % 5);
-            step(&w, (uint64_t)(rand() % 300) * MS);
-        }
-        for (uint32_t j = 0; j < 12; j++)
-            if (w.s.jobs[j].used) sched_pause(&w.s, j, false, 7);
-        finish_all(&w, 10 * MS);
+        random_traffic(&w);
         assert_int_equal(w.kv.n_free, blocks);
         close_world(&w);
     }

@@ -344,27 +344,17 @@ static void random_traffic_over_a_store_keeps_every_invariant_and_ends(void **st
         srand(seed);
         uint32_t blocks = 8 + (uint32_t)rand() % 60;
         open_both(blocks,
-                  (struct sched_options){.max_running = 1 + (uint32_t)rand() % 8,
-                                         .step_tokens = 24 + (uint32_t)rand() % 100,
-                                         .max_logits = 8 + (uint32_t)rand() % 20,
-                                         .max_jobs = 12},
+                  (struct sched_options){
+                      .max_running = 1 + (uint32_t)rand() % 8,
+                      .step_tokens = 24 + (uint32_t)rand() % 100,
+                      .max_logits = 8 + (uint32_t)rand() % 20,
+                      .max_jobs = 12,
+                      .draft = {&world, seed % 2 ? draft_some : NULL, 8, 4}},
                   seed);
+        world.chance = rand() % 9;
         struct sched *s = &world.s;
         for (int i = 0; i < 1500; i++) {
-            if (rand() % 4 == 0) {
-                uint32_t prompt = 1 + (uint32_t)rand() % (s->o.capacity - 1);
-                if (rand() % 3) prompt = 1 + prompt % 90;
-                if (prompt >= s->o.capacity) prompt = s->o.capacity - 1;
-                uint32_t j = sched_add(s, prompt, 1 + (uint32_t)rand() % 3,
-                                       rand() % 4 == 0, world.now);
-                if (j != SCHED_NONE)
-                    world.max_tokens[j] =
-                        1 + (uint32_t)rand() % (s->o.capacity - prompt);
-            }
-            uint32_t j = (uint32_t)rand() % 12;
-            if (s->jobs[j].used && rand() % 30 == 0) sched_remove(s, j);
-            if (s->jobs[j].used)
-                sched_pause(s, j, rand() % 3 == 0, (uint32_t)rand() % 5);
+            random_jobs(&world, 90);
             store_step(&store, world.now);
             assert_true(sched_check(s));
             step(&world, (uint64_t)(rand() % 300) * MS);
