@@ -189,7 +189,7 @@ static void multiply(const struct attention_job *j, uint32_t queries, uint32_t p
                                ldy, add);
     }
     for (; p < panels; p++) {
-        cpu_tiles(path->tile[DTYPE_F32], queries, k, x, ldx, w + p * next, ldw,
+        cpu_tiles(path, DTYPE_F32, queries, k, x, ldx, w + p * next, ldw,
                   y + (size_t)p * PANEL, ldy, add);
     }
 }
@@ -226,7 +226,7 @@ static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
     uint32_t in_chunk = b.first % CHUNK_BLOCKS, queries = (end - begin) * j->group;
     const float *q = t->q + first * j->dim;
     float *scores = t->scores + first * CHUNK + (size_t)in_chunk * PANEL;
-    if (queries <= TILE_ROWS) {
+    if (queries <= j->cpu->path->tile_rows) {
         score_few(t, queries, b, q, scores);
         return;
     }

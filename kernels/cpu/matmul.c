@@ -63,9 +63,8 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-            cpu_tiles(j->cpu->path->tile[m->type], j->rows,
-                      cpu_min(j->k_block, m->cols - k), j->x + k, m->cols,
-                      block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
+            cpu_tiles(j->cpu->path, m->type, j->rows, cpu_min(j->k_block, m->cols - k),
+                      j->x + k, m->cols, block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
         }
         copy_spill(j, p, 0, j->rows, spill);
         add_bias(j, p, 0, j->rows);
@@ -78,7 +77,6 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
     const struct matrix *m = j->m;
     float *wide = cpu_scratch(j->cpu, thread), *spill = wide + K_BLOCK * PANEL;
     float *x = spill + CHUNK_ROWS * PANEL;
-    tile_fn *tile = j->cpu->path->tile[DTYPE_F32];
     uint32_t row = i / j->groups * j->chunk, rows = cpu_min(j->chunk, j->rows - row);
     uint32_t first = i % j->groups * j->group,
              end = cpu_min(j->panels, first + j->group);
@@ -95,7 +93,8 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
                 w = wide;
             }
             struct target t = target_of(j, p, row, spill);
-            cpu_tiles(tile, rows, n_k, x, LDX, w, PANEL, t.y, t.ldy, k > 0);
+            cpu_tiles(j->cpu->path, DTYPE_F32, rows, n_k, x, LDX, w, PANEL, t.y, t.ldy,
+                      k > 0);
         }
     }
     for (uint32_t p = first; p < end; p++) {

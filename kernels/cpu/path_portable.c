@@ -163,9 +163,11 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t half)
 const struct cpu_path cpu_path_portable = {
     .name = "portable",
     .describe = "portable C",
+    .tile_rows = 6,
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
     .strip =
         {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
+    .quant_rows = 4,
     .quant_tile = {[QUANT_Q8] = quant_tile_q8_portable,
                    [QUANT_Q4] = quant_tile_q4_portable,
                    [QUANT_WIDE_Q8] = quant_tile_wide_q8_portable,

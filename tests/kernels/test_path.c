@@ -184,7 +184,7 @@ static void a_tile_has_the_bits_of_its_rows(void **state)
     {
         for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
             void *w = random_typed(t, K * LDW, dtypes[t], exact);
-            for (uint32_t rows = 1; rows <= TILE_ROWS; rows++) {
+            for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
                 for (int add = 0; add < 2; add++) {
                     float together[TILE_ROWS * LDY], alone[TILE_ROWS * LDY];
                     float from_f32[TILE_ROWS * LDY];
