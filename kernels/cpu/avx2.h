@@ -28,8 +28,6 @@ ALWAYS_INLINE __m256 avx2_widen_bf16(__m128i h)
 void avx2_narrow(void *dst, const float *src, enum dtype t, size_t n);
 void avx2_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps);
 void avx2_add(float *x, const float *d, uint32_t n);
-void avx2_silu_mul(float *y, const float *g, const float *u, uint32_t n);
-void avx2_rope(float *x, const float *cos, const float *sin, uint32_t half);
 
 #endif
 

@@ -9,13 +9,13 @@
 
 #include "kernels/cpu/avx2.h"
 
-/* Most rows of a tile: two thirds of 32 registers are left to other things, or where
- * whole sums stand beside those of a group, a fourth of them. */
-#define AVX512_ROWS 12
+/* Most rows of a tile.  There are registers for more, but an L1 of 8 ways has no room for
+ * more rows of y where these lie a multiple of 4 KiB apart. */
+#define AVX512_ROWS 8
 
 /* X(0) .. X(AVX512_ROWS - 1): variables of their own rather than an array, which
  * compilers would keep in memory as well as in registers. */
-#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
 ALWAYS_INLINE __m512 avx512_widen_bf16(__m256i h)
 {

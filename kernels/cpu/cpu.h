@@ -1,6 +1,7 @@
 /* cpu.h - the CPU backend's own state, shared by the files of this folder.
  *
  *     cpu.c         opening, memory, the table of operations
+ *     arena.c       memory of the weights
  *     matrix.c      packing of weights, embed
  *     matmul.c      y = x W^T: tiles over panels and rows
  *     matmul_quant.c    the same where weights are int8 or int4 (quant.h)
@@ -16,6 +17,7 @@
 #define KERNELS_CPU_CPU_H
 
 #include "kernels/backend.h"
+#include "kernels/cpu/arena.h"
 #include "kernels/cpu/path.h"
 #include "kernels/pool.h"
 
@@ -37,6 +39,7 @@ struct cpu {
     struct backend base;
     const struct cpu_path *path;
     struct pool *pool;
+    struct cpu_arena weights;  // empty again when all matrices are freed
 
     // Scratch of every thread, one behind the other:
     float *scratch;

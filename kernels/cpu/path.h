@@ -17,7 +17,7 @@
 #include "kernels/cpu/quant.h"
 
 #define PANEL     16  // outputs in a panel
-#define TILE_ROWS 12  // most rows of one tile on any path
+#define TILE_ROWS 8   // most rows of one tile on any path
 
 _Static_assert(PANEL == QUANT_PANEL, "all weights are packed in panels of one width");
 

@@ -340,7 +340,7 @@ void avx2_add(float *x, const float *d, uint32_t n)
     for (uint32_t i = 0; i < n; i++) x[i] += d[i];
 }
 
-void avx2_silu_mul(float *y, const float *g, const float *u, uint32_t n)
+static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
 {
     const __m256 one = _mm256_set1_ps(1.0f);
     for (uint32_t i = 0; i < n; i += 8) {
@@ -353,7 +353,7 @@ void avx2_silu_mul(float *y, const float *g, const float *u, uint32_t n)
     }
 }
 
-void avx2_rope(float *x, const float *cos, const float *sin, uint32_t half)
+static void rope(float *x, const float *cos, const float *sin, uint32_t half)
 {
     for (uint32_t i = 0; i < half; i += 8) {
         __m256i mask = avx2_lanes(half - i);
@@ -387,8 +387,8 @@ const struct cpu_path cpu_path_avx2 = {
     .softmax = softmax,
     .rmsnorm = avx2_rmsnorm,
     .add = avx2_add,
-    .silu_mul = avx2_silu_mul,
-    .rope = avx2_rope,
+    .silu_mul = silu_mul,
+    .rope = rope,
 };
 
 #endif

@@ -179,6 +179,42 @@ static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
     return scale;
 }
 
+/* ---- rows ---- */
+
+/* The first n of 16 lanes; all from 16 on. */
+ALWAYS_INLINE __mmask16 lanes(size_t n)
+{
+    return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff;
+}
+
+static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 mask = lanes(n - i);
+        __m512 v = _mm512_maskz_loadu_ps(mask, g + i);
+        __m512 e = exp16(_mm512_sub_ps(_mm512_setzero_ps(), v));
+        v = _mm512_div_ps(v, _mm512_add_ps(one, e));
+        v = _mm512_mul_ps(v, _mm512_maskz_loadu_ps(mask, u + i));
+        _mm512_mask_storeu_ps(y + i, mask, v);
+    }
+}
+
+static void rope(float *x, const float *cos, const float *sin, uint32_t half)
+{
+    for (uint32_t i = 0; i < half; i += 16) {
+        __mmask16 mask = lanes(half - i);
+        __m512 a = _mm512_maskz_loadu_ps(mask, x + i);
+        __m512 b = _mm512_maskz_loadu_ps(mask, x + half + i);
+        __m512 c = _mm512_maskz_loadu_ps(mask, cos + i);
+        __m512 s = _mm512_maskz_loadu_ps(mask, sin + i);
+        __m512 to_a = _mm512_sub_ps(_mm512_mul_ps(a, c), _mm512_mul_ps(b, s));
+        __m512 to_b = _mm512_add_ps(_mm512_mul_ps(b, c), _mm512_mul_ps(a, s));
+        _mm512_mask_storeu_ps(x + i, mask, to_a);
+        _mm512_mask_storeu_ps(x + half + i, mask, to_b);
+    }
+}
+
 const struct cpu_path cpu_path_avx512 = {
     .name = "avx512",
     .describe = "AVX-512",
@@ -198,8 +234,8 @@ const struct cpu_path cpu_path_avx512 = {
     .softmax = softmax,
     .rmsnorm = avx2_rmsnorm,
     .add = avx2_add,
-    .silu_mul = avx2_silu_mul,
-    .rope = avx2_rope,
+    .silu_mul = silu_mul,
+    .rope = rope,
 };
 
 #endif

@@ -29,28 +29,36 @@ ALWAYS_INLINE __m512i pair_of(const int16_t *x)
     return _mm512_set1_epi32(pair);
 }
 
-/* Pair i of the weights of a group. */
-ALWAYS_INLINE __m512i weights(enum quant_kind kind, const void *w, uint32_t i)
+ALWAYS_INLINE __m512i plus(__m512i a, __m512i b)
+{
+    return _mm512_add_epi32(a, b);
+}
+
+/* Pair quad + u of the weights of a group. */
+ALWAYS_INLINE __m512i weights(enum quant_kind kind, const void *w, uint32_t quad,
+                              uint32_t u)
 {
     if (kind == QUANT_Q8) {
         const struct quant_q8 *from = w;
-        return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)from->q[i][0]));
+        return _mm512_cvtepi8_epi16(
+            _mm256_loadu_si256((const __m256i *)from->q[quad + u][0]));
     }
     if (kind == QUANT_Q4) {
         const struct quant_q4 *from = w;
-        return nibble(_mm512_loadu_si512(from->q[i / 4][0]), i % 4);
+        return nibble(_mm512_loadu_si512(from->q[quad / 4][0]), u);
     }
-    return _mm512_loadu_si512(((const struct quant_wide *)w)->q[i][0]);
+    return _mm512_loadu_si512(((const struct quant_wide *)w)->q[quad + u][0]);
 }
 
-/* n counts the rows. */
+/* Sum n is that of row n % rows, of every pair i with i % chains = n / rows: so few rows
+ * make sums enough to hide the latency of an instruction.  Elsewhere n counts the rows. */
 #define LOAD(n)                                                                        \
     __m512 total##n =                                                                  \
         add && rows > (n) ? _mm512_loadu_ps(y + (n)*ldy) : _mm512_setzero_ps();
 #define CLEAR(n) __m512i sum##n = _mm512_setzero_si512();
 #define STEP(n)                                                                        \
-    if (rows > (n))                                                                    \
-        sum##n = _mm512_dpwssd_epi32(sum##n, v, pair_of(q + (n)*step + 2 * i));
+    if (rows * chains > (n) && u % chains == (n) / rows)                               \
+        sum##n = _mm512_dpwssd_epi32(sum##n, v, pair_of(q + (n) % rows * step + 2 * i));
 #define SCALE(n)                                                                       \
     if (rows > (n)) {                                                                  \
         __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(x[(n)*ldx].scale[g]));         \
@@ -67,16 +75,24 @@ ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t g
                            float *y, size_t ldy, bool add)
 {
     const size_t step = ldx * sizeof *x / sizeof(int16_t);
+    const uint32_t chains = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
     const bool with_low = kind == QUANT_Q4 || kind == QUANT_WIDE_Q4;
     EACH_ROW(LOAD)
     for (uint32_t g = 0; g < groups; g++) {
         const int16_t *q = x->q + (size_t)g * QUANT_GROUP;
         EACH_ROW(CLEAR)
+        for (uint32_t quad = 0; quad < QUANT_GROUP / 2; quad += 4) {
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < QUANT_GROUP / 2; i++) {
-            __m512i v = weights(kind, w, i);
-            EACH_ROW(STEP)
+            for (uint32_t u = 0; u < 4; u++) {
+                const uint32_t i = quad + u;
+                __m512i v = weights(kind, w, quad, u);
+                EACH_ROW(STEP)
+            }
         }
+        if (rows == 1) sum0 = plus(plus(sum0, sum1), plus(sum2, sum3));
+        if (rows == 2) sum0 = plus(sum0, sum2), sum1 = plus(sum1, sum3);
+        if (rows == 3)
+            sum0 = plus(sum0, sum3), sum1 = plus(sum1, sum4), sum2 = plus(sum2, sum5);
         __m512 scale, low = _mm512_setzero_ps();
         size_t bytes = sizeof(struct quant_wide);
         if (kind == QUANT_Q8) {
