@@ -107,13 +107,18 @@ $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,ser
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
+# The instruction set is asked for file by file; cpu_open chooses among them at run time.
+AVX2   := -mavx2 -mfma -mf16c
+AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+
 # Fuzzers share objects of their own: clang's, watched for coverage.
 FUZZ_FLAGS = -std=c17 -D_GNU_SOURCE -I. -g -O1 -ffp-contract=off -pthread \
              -Wall -Wextra -Werror -fno-sanitize-recover=all
 FUZZ_OBJS := $(foreach r,$(ROOMS),$(patsubst %,$(BUILD)/fuzz/%.o, \
                  $(filter-out kernels/cuda/%,$(call src_of,$r))))
 
-$(BUILD)/fuzz/kernels/cpu/%_avx2.c.o: FUZZ_FLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/fuzz/kernels/cpu/%_avx2.c.o: FUZZ_FLAGS += $(AVX2)
+$(BUILD)/fuzz/kernels/cpu/%_avx512.c.o: FUZZ_FLAGS += $(AVX512)
 $(BUILD)/fuzz/%.c.o: %.c
 	$(say) FUZZ $<
 	@mkdir -p $(@D)
@@ -127,8 +132,8 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.c.o $(FUZZ_OBJS)
 
 $(BUILD)/tests/fuzz/fuzz_kvstore: LDLIBS += -lcmocka
 
-# The instruction set is asked for file by file; cpu_open chooses among them at run time.
-$(BUILD)/kernels/cpu/%_avx2.c.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/kernels/cpu/%_avx2.c.o: ALL_CFLAGS += $(AVX2)
+$(BUILD)/kernels/cpu/%_avx512.c.o: ALL_CFLAGS += $(AVX512)
 
 $(BUILD)/%.c.o: %.c
 	$(say) CC $<

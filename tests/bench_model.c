@@ -1,6 +1,7 @@
 /* bench_model.c [DIR [THREADS FORMAT CASE...]] - prefill and decode of a model beside the
  * machine's limits.  A case is decode:SEQUENCES:CONTEXT or prefill:SEQUENCES:TOKENS; with some,
- * these alone are measured and printed as "CASE tokens/s", for a script.
+ * these alone are measured and printed as "CASE tokens/s percent percent", for a script: of the
+ * read bandwidth and of the peak.
  *
  * A step must read every weight and all the KV of its batch once, and multiply every
  * weight with every row: both are printed over the step's time, against the read bandwidth
@@ -177,7 +178,8 @@ static bool run_case(struct bench *b, const char *text)
         (!decodes && tokens == 0))
         return false;
     struct measured m = decodes ? decode(b, seqs, tokens) : prefill(b, seqs, tokens);
-    printf("%s %.2f\n", text, m.rate);
+    printf("%s %.2f %.0f %.0f\n", text, m.rate, 100 * m.bytes / b->machine.bytes,
+           100 * m.flops / b->machine.flops);
     return true;
 }
 
@@ -215,6 +217,7 @@ static int run_cases(int argc, char **argv)
         return 2;
     }
     open_bench(&b, argv[1], (uint32_t)threads, format);
+    b.machine = machine_measure((uint32_t)threads);
     for (int i = 4; i < argc; i++) {
         if (run_case(&b, argv[i])) continue;
         printf("bench_model: %s is no case\n", argv[i]);

@@ -24,7 +24,7 @@
 #define CHUNK          (CHUNK_BLOCKS * KV_BLOCK_TOKENS)
 #define SEGMENT_BLOCKS 16
 #define SEGMENT        (SEGMENT_BLOCKS * KV_BLOCK_TOKENS)
-#define TILE_QUERIES   32  // query vectors of an item, where a group has no more
+#define TILE_QUERIES   64  // query vectors of an item, where a group has no more
 
 _Static_assert(KV_BLOCK_TOKENS == PANEL, "scores of one block are one panel wide");
 _Static_assert(SEGMENT_BLOCKS % CHUNK_BLOCKS == 0, "a chunk lies in one segment");
@@ -56,7 +56,7 @@ struct tile {
     float *m, *l;        // (queries) likewise: running maximum and sum of softmax
     float *total_m, *total_l;
     float *scores;  // (queries, CHUNK)
-    float *kv;      // of one chunk: K as [block][dim][16], then V as [CHUNK][padded]
+    float *values;  // V of one chunk, as [CHUNK][padded]
 };
 
 static uint32_t most_queries(const struct backend_limits *l)
@@ -144,17 +144,6 @@ struct blocks {
     uint32_t first, end;
 };
 
-static void load_keys(const struct tile *t, struct blocks b)
-{
-    const struct attention_job *j = t->job;
-    size_t n = (size_t)j->dim * PANEL;
-    for (uint32_t i = b.first; i < b.end; i++) {
-        prefetch_later(t, i, 0);
-        j->cpu->path->widen(t->kv + i % CHUNK_BLOCKS * n, plane_of(t, i, 0),
-                            j->kv->shape.dtype, n);
-    }
-}
-
 static void load_values(const struct tile *t, struct blocks b)
 {
     const struct attention_job *j = t->job;
@@ -164,7 +153,7 @@ static void load_values(const struct tile *t, struct blocks b)
         prefetch_later(t, block, 1);
         const char *v = plane_of(t, block, 1);
         float *to =
-            t->kv + (size_t)(block % CHUNK_BLOCKS) * KV_BLOCK_TOKENS * j->padded;
+            t->values + (size_t)(block % CHUNK_BLOCKS) * KV_BLOCK_TOKENS * j->padded;
         if (j->padded == j->dim) {
             path->widen(to, v, type, (size_t)KV_BLOCK_TOKENS * j->dim);
             continue;
@@ -176,32 +165,17 @@ static void load_values(const struct tile *t, struct blocks b)
     }
 }
 
-/* y(queries, 16 panels) of panels that lie `next` floats apart: strips for few queries. */
-static void multiply(const struct attention_job *j, uint32_t queries, uint32_t panels,
-                     uint32_t k, const float *x, size_t ldx, const float *w, size_t ldw,
-                     size_t next, float *y, size_t ldy, bool add)
-{
-    const struct cpu_path *path = j->cpu->path;
-    uint32_t p = 0, n = queries <= STRIP_ROWS ? strip_panels(queries) : 1;
-    for (; n > 1 && p + n <= panels; p += n) {
-        path->strip[DTYPE_F32](queries, n, k, x, ldx, w + p * next, ldw,
-                               (ptrdiff_t)(next * sizeof *w), y + (size_t)p * PANEL,
-                               ldy, add);
-    }
-    for (; p < panels; p++) {
-        cpu_tiles(path->tile[DTYPE_F32], queries, k, x, ldx, w + p * next, ldw,
-                  y + (size_t)p * PANEL, ldy, add);
-    }
-}
-
-/* scores(queries, 16 panels) = q K^T straight from the pool, for so few queries that
- * widening K first would not pay. */
-static void score_few(const struct tile *t, uint32_t queries, struct blocks b,
-                      const float *q, float *scores)
+/* scores = q K^T of rows begin <= row < end.  K of a block is one panel as it lies. */
+static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
+                       struct blocks b)
 {
     const struct attention_job *j = t->job;
     const struct cpu_path *path = j->cpu->path;
     enum dtype type = j->kv->shape.dtype;
+    size_t first = (size_t)begin * j->group;
+    uint32_t in_chunk = b.first % CHUNK_BLOCKS, queries = (end - begin) * j->group;
+    const float *q = t->q + first * j->dim;
+    float *scores = t->scores + first * CHUNK + (size_t)in_chunk * PANEL;
     uint32_t n = queries <= STRIP_ROWS ? 2 : 1;
     for (uint32_t i = b.first; i < b.end; i += n, scores += (size_t)n * PANEL) {
         const char *k = plane_of(t, i, 0);
@@ -211,28 +185,10 @@ static void score_few(const struct tile *t, uint32_t queries, struct blocks b,
             path->strip[type](queries, 2, j->dim, q, j->dim, k, PANEL,
                               plane_of(t, i + 1, 0) - k, scores, CHUNK, false);
         } else {
-            path->tile[type](queries, j->dim, q, j->dim, k, PANEL, scores, CHUNK,
-                             false);
+            cpu_tiles(path, type, queries, j->dim, q, j->dim, k, PANEL, scores, CHUNK,
+                      false);
         }
     }
-}
-
-/* scores = q K^T of rows begin <= row < end.  K of a block is one panel as it lies. */
-static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
-                       struct blocks b)
-{
-    const struct attention_job *j = t->job;
-    size_t first = (size_t)begin * j->group, panel = (size_t)j->dim * PANEL;
-    uint32_t in_chunk = b.first % CHUNK_BLOCKS, queries = (end - begin) * j->group;
-    const float *q = t->q + first * j->dim;
-    float *scores = t->scores + first * CHUNK + (size_t)in_chunk * PANEL;
-    if (queries <= TILE_ROWS) {
-        score_few(t, queries, b, q, scores);
-        return;
-    }
-    load_keys(t, b);
-    multiply(j, queries, b.end - b.first, j->dim, q, j->dim, t->kv + in_chunk * panel,
-             PANEL, panel, scores, CHUNK, false);
 }
 
 /* Scores of one row's queries to weights; sums so far shrink to the new maximum. */
@@ -248,15 +204,27 @@ static void softmax_row(const struct tile *t, uint32_t row, struct span s)
     }
 }
 
-/* Only tokens that the rows see are touched: what lies in the others may be anything. */
+/* Strips for few queries.  Only tokens that the rows see are touched: what lies in the
+ * others may be anything. */
 static void add_values(const struct tile *t, uint32_t row, uint32_t rows, struct span s)
 {
     const struct attention_job *j = t->job;
+    const struct cpu_path *path = j->cpu->path;
     size_t first = (size_t)row * j->group;
-    multiply(j, rows * j->group, j->padded / PANEL, s.to - s.from,
-             t->scores + first * CHUNK + s.from, CHUNK,
-             t->kv + (size_t)s.from * j->padded, j->padded, PANEL,
-             t->sum + first * j->padded, j->padded, true);
+    uint32_t queries = rows * j->group, k = s.to - s.from;
+    const float *weight = t->scores + first * CHUNK + s.from;
+    const float *v = t->values + (size_t)s.from * j->padded;
+    float *sum = t->sum + first * j->padded;
+    uint32_t p = 0, panels = j->padded / PANEL;
+    uint32_t n = queries <= STRIP_ROWS ? strip_panels(queries) : 1;
+    for (; n > 1 && p + n <= panels; p += n) {
+        path->strip[DTYPE_F32](queries, n, k, weight, CHUNK, v + p * PANEL, j->padded,
+                               PANEL * sizeof *v, sum + p * PANEL, j->padded, true);
+    }
+    for (; p < panels; p++) {
+        cpu_tiles(path, DTYPE_F32, queries, k, weight, CHUNK, v + p * PANEL, j->padded,
+                  sum + p * PANEL, j->padded, true);
+    }
 }
 
 /* The rows that see any of the chunk are neighbours. */
@@ -353,8 +321,8 @@ static void set_up(struct tile *t, float *scratch)
     const struct attention_job *j = t->job;
     uint32_t queries = t->item->n_rows * j->group;
     size_t wide = (size_t)queries * j->padded;
-    t->kv = scratch;
-    t->scores = t->kv + (size_t)CHUNK * j->padded;
+    t->values = scratch;
+    t->scores = t->values + (size_t)CHUNK * j->padded;
     t->q = t->scores + (size_t)queries * CHUNK;
     t->sum = t->q + wide;
     t->total = t->sum + wide;

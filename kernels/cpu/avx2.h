@@ -7,8 +7,8 @@
 
 #ifdef __AVX2__
 
+#include "kernels/dtype.h"
 #include <immintrin.h>
-#include <stddef.h>
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -23,6 +23,11 @@ ALWAYS_INLINE __m256 avx2_widen_bf16(__m128i h)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
+
+/* Of path_avx2.c, and of wider paths too: struct cpu_path says what they do. */
+void avx2_narrow(void *dst, const float *src, enum dtype t, size_t n);
+void avx2_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps);
+void avx2_add(float *x, const float *d, uint32_t n);
 
 #endif
 

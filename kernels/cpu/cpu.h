@@ -1,6 +1,7 @@
 /* cpu.h - the CPU backend's own state, shared by the files of this folder.
  *
  *     cpu.c         opening, memory, the table of operations
+ *     arena.c       memory of the weights
  *     matrix.c      packing of weights, embed
  *     matmul.c      y = x W^T: tiles over panels and rows
  *     matmul_quant.c    the same where weights are int8 or int4 (quant.h)
@@ -16,6 +17,7 @@
 #define KERNELS_CPU_CPU_H
 
 #include "kernels/backend.h"
+#include "kernels/cpu/arena.h"
 #include "kernels/cpu/path.h"
 #include "kernels/pool.h"
 
@@ -37,6 +39,7 @@ struct cpu {
     struct backend base;
     const struct cpu_path *path;
     struct pool *pool;
+    struct cpu_arena weights;  // empty again when all matrices are freed
 
     // Scratch of every thread, one behind the other:
     float *scratch;
@@ -89,14 +92,15 @@ static inline uint32_t cpu_ceil_div(uint32_t n, uint32_t by)
 
 /* tile_fn for any number of rows: in tiles of equal height, so that none is so low that
  * the latency of its few chains of additions would show. */
-static inline void cpu_tiles(tile_fn *tile, uint32_t rows, uint32_t k, const float *x,
-                             size_t ldx, const void *w, size_t ldw, float *y,
-                             size_t ldy, bool add)
+static inline void cpu_tiles(const struct cpu_path *path, enum dtype t, uint32_t rows,
+                             uint32_t k, const float *x, size_t ldx, const void *w,
+                             size_t ldw, float *y, size_t ldy, bool add)
 {
-    uint32_t n = cpu_ceil_div(rows, TILE_ROWS), done = 0;
+    uint32_t n = cpu_ceil_div(rows, path->tile_rows), done = 0;
     for (uint32_t i = 1; i <= n; i++) {
         uint32_t next = (uint32_t)((uint64_t)rows * i / n);
-        tile(next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy, ldy, add);
+        path->tile[t](next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy, ldy,
+                      add);
         done = next;
     }
 }

@@ -5,23 +5,24 @@
  * bias; a sum over a block is one tile_fn.  How rows, panels and threads are grouped
  * around that changes when an output is computed, never how.
  *
- * Few rows: a tile reads the packed weights as they are; memory is the limit.
- * Many rows: a panel's block is widened to f32 once, in L1, and all rows of a chunk pass
- * over it.  Their block of x is copied together first, because rows that lie a multiple of
- * 2 KiB apart would push each other out of the caches.  Arithmetic is the limit.
+ * A tile reads the packed weights as they are and widens them in registers.
+ * Few rows: memory is the limit.
+ * Many rows: all rows of a chunk pass over a panel's block while it is in L1.  Their block
+ * of x is copied together first, because rows that lie a multiple of 2 KiB apart would
+ * push each other out of the caches.  Arithmetic is the limit.
  */
 #include "kernels/cpu/matmul.h"
 
 #include <string.h>
 
-#define K_BLOCK 256  // at most; [256][16] f32 is half of a 32 KiB L1
+#define K_BLOCK 256  // at most; [256][16] is half of a 32 KiB L1 even in f32
 
 #define LDX (K_BLOCK + PANEL)  // between rows of the copied x: no power of two
 
-/* Of a thread: the widened block, outputs past the edge, the block of x. */
+/* Of a thread: outputs past the edge, the block of x. */
 size_t cpu_matmul_scratch(void)
 {
-    return (size_t)(K_BLOCK + CHUNK_ROWS) * PANEL + (size_t)CHUNK_ROWS * LDX;
+    return (size_t)CHUNK_ROWS * (PANEL + LDX);
 }
 
 /* Blocks of nearly the same length, so that none is too short to be worth its turn. */
@@ -57,15 +58,15 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
     const struct matrix *m = j->m;
     uint32_t p = i * j->group, end = cpu_min(j->panels, (i + 1) * j->group);
     uint32_t n = j->rows <= STRIP_ROWS ? strip_panels(j->rows) : 1;
-    for (; n > 1 && p + n <= end && (p + n) * PANEL <= m->rows; p += n)
-        strip_rows(j, p, n);
+    for (; n > 1; n /= 2) {
+        for (; p + n <= end && (p + n) * PANEL <= m->rows; p += n) strip_rows(j, p, n);
+    }
     for (; p < end; p++) {
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-            cpu_tiles(j->cpu->path->tile[m->type], j->rows,
-                      cpu_min(j->k_block, m->cols - k), j->x + k, m->cols,
-                      block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
+            cpu_tiles(j->cpu->path, m->type, j->rows, cpu_min(j->k_block, m->cols - k),
+                      j->x + k, m->cols, block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
         }
         copy_spill(j, p, 0, j->rows, spill);
         add_bias(j, p, 0, j->rows);
@@ -76,9 +77,7 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
 {
     const struct matmul_job *j = arg;
     const struct matrix *m = j->m;
-    float *wide = cpu_scratch(j->cpu, thread), *spill = wide + K_BLOCK * PANEL;
-    float *x = spill + CHUNK_ROWS * PANEL;
-    tile_fn *tile = j->cpu->path->tile[DTYPE_F32];
+    float *spill = cpu_scratch(j->cpu, thread), *x = spill + CHUNK_ROWS * PANEL;
     uint32_t row = i / j->groups * j->chunk, rows = cpu_min(j->chunk, j->rows - row);
     uint32_t first = i % j->groups * j->group,
              end = cpu_min(j->panels, first + j->group);
@@ -89,13 +88,9 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
                    n_k * sizeof *x);
         }
         for (uint32_t p = first; p < end; p++) {
-            const void *w = block_of(m, p, k);
-            if (m->type != DTYPE_F32) {
-                j->cpu->path->widen(wide, w, m->type, (size_t)n_k * PANEL);
-                w = wide;
-            }
             struct target t = target_of(j, p, row, spill);
-            cpu_tiles(tile, rows, n_k, x, LDX, w, PANEL, t.y, t.ldy, k > 0);
+            cpu_tiles(j->cpu->path, m->type, rows, n_k, x, LDX, block_of(m, p, k),
+                      PANEL, t.y, t.ldy, k > 0);
         }
     }
     for (uint32_t p = first; p < end; p++) {

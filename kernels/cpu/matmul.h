@@ -13,10 +13,10 @@
 
 #include <string.h>
 
-#define FEW_ROWS   24     // up to here, widening again for each tile is quicker
-#define CHUNK_ROWS 96     // rows that share a widened block
-#define GROUP      8      // panels of one item, at most
-#define ITEM_BYTES 65536  // of weights in one item of few rows, at most
+#define FEW_ROWS   24      // up to here, x stays in L1 however it lies
+#define CHUNK_ROWS 96      // rows that share a block of weights in L1
+#define GROUP      8       // panels of one item, at most
+#define ITEM_BYTES 262144  // of weights in one item of few rows, at most
 
 struct matmul_job {
     const struct cpu *cpu;
@@ -84,6 +84,7 @@ static inline void matmul_run(struct matmul_job *j, pool_fn *few, pool_fn *many)
     if (j->rows <= FEW_ROWS) {
         size_t bytes = cpu_panel_bytes(m->format, m->cols, m->type);
         j->group = group_of(j, 1, (uint32_t)(ITEM_BYTES / bytes));
+        if (j->group > 4) j->group -= j->group % 4;  // whole strips
         pool_run(j->cpu->pool, cpu_ceil_div(j->panels, j->group), few, j);
         return;
     }

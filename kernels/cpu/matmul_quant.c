@@ -36,7 +36,7 @@ static void tiles(quant_tile_fn *tile, const struct matmul_job *j, uint32_t bloc
                   uint32_t row, uint32_t rows, uint32_t groups, const void *w,
                   struct target t)
 {
-    uint32_t n = cpu_ceil_div(rows, QUANT_ROWS), done = 0;
+    uint32_t n = cpu_ceil_div(rows, j->cpu->path->quant_rows), done = 0;
     for (uint32_t i = 1; i <= n; i++) {
         uint32_t next = (uint32_t)((uint64_t)rows * i / n);
         tile(next - done, groups, inputs_at(j, block, row + done), 1, w,

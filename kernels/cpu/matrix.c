@@ -108,12 +108,12 @@ int cpu_matrix_reserve(struct backend *b, struct matrix *m,
                        const struct matrix_part *parts, uint32_t n_parts,
                        struct err *err)
 {
-    (void)b;
-    m->data = cpu_alloc(m->bytes);
+    struct cpu_arena *weights = &cpu_of(b)->weights;
+    m->data = cpu_arena_alloc(weights, m->bytes);
     if (m->data && parts[0].bias)
         m->bias = cpu_alloc((size_t)m->rows * sizeof *m->bias);
     if (!m->data || (parts[0].bias && !m->bias)) {
-        free(m->data);
+        cpu_arena_free(weights, m->data);
         return err_set(err, -ENOMEM,
                        "no memory for a matrix of %u rows and %u columns in %s",
                        m->rows, m->cols,
@@ -139,8 +139,7 @@ int cpu_matrix_load(struct backend *b, struct matrix *m,
 
 void cpu_matrix_free(struct backend *b, struct matrix *m)
 {
-    (void)b;
-    free(m->data);
+    cpu_arena_free(&cpu_of(b)->weights, m->data);
     free(m->bias);
 }
 

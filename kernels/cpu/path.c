@@ -20,6 +20,13 @@ static bool has_avx2(void)
     // Includes whether the operating system saves the wide registers.
     return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 static const struct {
@@ -27,6 +34,7 @@ static const struct {
     bool (*supported)(void);
 } paths[] = {
 #ifdef __x86_64__
+    {&cpu_path_avx512, has_avx512},
     {&cpu_path_avx2, has_avx2},
 #endif
     {&cpu_path_portable, always},  // the last: there is always one

@@ -17,11 +17,11 @@
 #include "kernels/cpu/quant.h"
 
 #define PANEL     16  // outputs in a panel
-#define TILE_ROWS 6   // most rows of one tile
+#define TILE_ROWS 8   // most rows of one tile on any path
 
 _Static_assert(PANEL == QUANT_PANEL, "all weights are packed in panels of one width");
 
-/* One tile: y(rows, 16) = x(rows, k) w(k, 16), or added to y; 1 <= rows <= TILE_ROWS.
+/* One tile: y(rows, 16) = x(rows, k) w(k, 16), or added to y; 1 <= rows <= tile_rows.
  * Each element is the sum over ascending k, from zero, by multiply-add; `add` then adds
  * that sum to y.  ldx, ldw, ldy are the strides in elements between rows of x, k and
  * rows of y. */
@@ -30,7 +30,7 @@ typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
 
 /* A strip: the tiles of `panels` panels, `next` bytes apart, side by side in y; the same
  * bits.  So few rows make enough independent sums to fill the multipliers.
- * rows * panels <= TILE_ROWS. */
+ * rows * panels <= tile_rows. */
 typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                       size_t ldy, bool add);
@@ -47,9 +47,12 @@ struct cpu_path {
     const char *name;      // for cpu_path
     const char *describe;  // for people
 
+    uint32_t
+        tile_rows;     // most rows of one tile: as many as have their sums in registers
     tile_fn *tile[3];  // by the dtype of w
     strip_fn *strip[3];
 
+    uint32_t quant_rows;  // the same of one quant_tile
     quant_tile_fn *quant_tile[QUANT_KINDS];
     quant_inputs_fn *quant_inputs;
     quant_widen_fn *quant_widen;
@@ -79,7 +82,7 @@ struct cpu_path {
 };
 
 extern const struct cpu_path cpu_path_portable;
-extern const struct cpu_path cpu_path_avx2;  // on x86-64
+extern const struct cpu_path cpu_path_avx2, cpu_path_avx512;  // on x86-64
 
 /* The best supported path, or the one of that name.  -ENODEV. */
 NODISCARD int cpu_path_choose(const struct cpu_path **out, const char *name,

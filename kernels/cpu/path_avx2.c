@@ -231,7 +231,7 @@ ALWAYS_INLINE __m128i narrow_f16(__m256 v)
     return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-static void narrow(void *dst, const float *src, enum dtype t, size_t n)
+void avx2_narrow(void *dst, const float *src, enum dtype t, size_t n)
 {
     if (t == DTYPE_F32) {
         memcpy(dst, src, n * sizeof *src);
@@ -312,7 +312,7 @@ static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
 
 /* ---- rows ---- */
 
-static void rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+void avx2_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
 {
     __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
     uint32_t i = 0;
@@ -335,7 +335,7 @@ static void rmsnorm(float *y, const float *x, const float *w, uint32_t n, float 
     for (i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 
-static void add(float *x, const float *d, uint32_t n)
+void avx2_add(float *x, const float *d, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) x[i] += d[i];
 }
@@ -371,9 +371,11 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t half)
 const struct cpu_path cpu_path_avx2 = {
     .name = "avx2",
     .describe = "AVX2+FMA",
+    .tile_rows = 6,
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
     .strip =
         {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
+    .quant_rows = 4,  // each product takes one more register on its way
     .quant_tile = {[QUANT_Q8] = quant_tile_q8_avx2,
                    [QUANT_Q4] = quant_tile_q4_avx2,
                    [QUANT_WIDE_Q8] = quant_tile_wide_q8_avx2,
@@ -381,10 +383,10 @@ const struct cpu_path cpu_path_avx2 = {
     .quant_inputs = quant_inputs_avx2,
     .quant_widen = quant_widen_avx2,
     .widen = widen,
-    .narrow = narrow,
+    .narrow = avx2_narrow,
     .softmax = softmax,
-    .rmsnorm = rmsnorm,
-    .add = add,
+    .rmsnorm = avx2_rmsnorm,
+    .add = avx2_add,
     .silu_mul = silu_mul,
     .rope = rope,
 };

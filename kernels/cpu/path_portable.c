@@ -24,13 +24,16 @@ static inline __attribute__((always_inline)) void
 tile(enum dtype t, uint32_t rows, uint32_t k, const float *x, size_t ldx, const void *w,
      size_t ldw, float *y, size_t ldy, bool add)
 {
-    for (uint32_t r = 0; r < rows; r++, x += ldx, y += ldy) {
-        float sum[PANEL] = {0};
-        for (uint32_t i = 0; i < k; i++) {
-            for (uint32_t c = 0; c < PANEL; c++)
-                sum[c] += x[i] * load(w, t, i * ldw + c);
+    float sum[TILE_ROWS][PANEL] = {{0}};
+    for (uint32_t i = 0; i < k; i++) {
+        float v[PANEL];
+        for (uint32_t c = 0; c < PANEL; c++) v[c] = load(w, t, i * ldw + c);
+        for (uint32_t r = 0; r < rows; r++) {
+            for (uint32_t c = 0; c < PANEL; c++) sum[r][c] += x[r * ldx + i] * v[c];
         }
-        for (uint32_t c = 0; c < PANEL; c++) y[c] = add ? y[c] + sum[c] : sum[c];
+    }
+    for (uint32_t r = 0; r < rows; r++, y += ldy) {
+        for (uint32_t c = 0; c < PANEL; c++) y[c] = add ? y[c] + sum[r][c] : sum[r][c];
     }
 }
 
@@ -163,9 +166,11 @@ static void rope(float *x, const float *cos, const float *sin, uint32_t half)
 const struct cpu_path cpu_path_portable = {
     .name = "portable",
     .describe = "portable C",
+    .tile_rows = 6,
     .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
     .strip =
         {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
+    .quant_rows = 4,
     .quant_tile = {[QUANT_Q8] = quant_tile_q8_portable,
                    [QUANT_Q4] = quant_tile_q4_portable,
                    [QUANT_WIDE_Q8] = quant_tile_wide_q8_portable,

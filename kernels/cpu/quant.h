@@ -49,14 +49,11 @@ struct quant_block {
     float scale[QUANT_GROUPS], sum[QUANT_GROUPS];
 };
 
-/* Most rows of a tile: as many as have their sums in half of 16 registers, because each
- * product takes one more on its way. */
-#define QUANT_ROWS 4
-
 enum quant_kind { QUANT_Q8, QUANT_Q4, QUANT_WIDE_Q8, QUANT_WIDE_Q4, QUANT_KINDS };
 
 /* One tile: y(rows, 16) of `groups` groups of weights at w and rows of inputs at x, ldx
- * blocks apart; with `add` onto y.  1 <= rows <= QUANT_ROWS. */
+ * blocks apart; with `add` onto y.  1 <= rows <= quant_rows of
+ * the path. */
 typedef void quant_tile_fn(uint32_t rows, uint32_t groups, const struct quant_block *x,
                            size_t ldx, const void *w, float *y, size_t ldy, bool add);
 
@@ -78,6 +75,9 @@ quant_tile_fn quant_tile_q8_avx2, quant_tile_q4_avx2, quant_tile_wide_q8_avx2,
     quant_tile_wide_q4_avx2;
 quant_inputs_fn quant_inputs_avx2;
 quant_widen_fn quant_widen_avx2;
+
+quant_tile_fn quant_tile_q8_avx512, quant_tile_q4_avx512, quant_tile_wide_q8_avx512,
+    quant_tile_wide_q4_avx512;
 
 size_t quant_group_bytes(enum weight_format format);  // of one panel
 

@@ -24,6 +24,20 @@ static void an_unknown_path_is_refused_by_name(void **state)
     assert_non_null(path);
 }
 
+/* The other tests pass over a path that this CPU has not; here it is said.  No emulator in
+ * Debian 12 knows AVX-512, so it is tested where the CPU has it. */
+static void every_path_is_tested_here(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        const struct cpu_path *path;
+        struct err err;
+        if (cpu_path_choose(&path, paths[i], &err) == 0) continue;
+        print_message("skipped: %s\n", err.msg);
+        skip();
+    }
+}
+
 static void widening_is_exact_for_every_value(void **state)
 {
     (void)state;
@@ -184,7 +198,7 @@ static void a_tile_has_the_bits_of_its_rows(void **state)
     {
         for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
             void *w = random_typed(t, K * LDW, dtypes[t], exact);
-            for (uint32_t rows = 1; rows <= TILE_ROWS; rows++) {
+            for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
                 for (int add = 0; add < 2; add++) {
                     float together[TILE_ROWS * LDY], alone[TILE_ROWS * LDY];
                     float from_f32[TILE_ROWS * LDY];
@@ -241,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_unknown_path_is_refused_by_name),
+        cmocka_unit_test(every_path_is_tested_here),
         cmocka_unit_test(widening_is_exact_for_every_value),
         cmocka_unit_test(narrowing_rounds_as_dtype_does_and_f16_saturates),
         cmocka_unit_test(exp_is_within_two_units_in_the_last_place),

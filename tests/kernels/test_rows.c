@@ -39,9 +39,9 @@ static void rmsnorm_is_its_formula_in_place_or_not(void **state)
     (void)state;
     static struct step s;
     for (size_t p = 0; p < ARRAY_LEN(paths) * ARRAY_LEN(widths); p++) {
-        struct backend *b = open_path(paths[p % 2], 2);
+        struct backend *b = open_path(paths[p % ARRAY_LEN(paths)], 2);
         if (!b) continue;
-        uint32_t n = widths[p / 2];
+        uint32_t n = widths[p / ARRAY_LEN(paths)];
         struct buffer x = new_buffer(b, ROWS, n), y = new_buffer(b, ROWS, n);
         float *w = random_floats(3, n);
         fill(&x, 4);
@@ -66,9 +66,9 @@ static void add_rmsnorm_keeps_the_sum_and_norms_it(void **state)
     (void)state;
     static struct step s;
     for (size_t p = 0; p < ARRAY_LEN(paths) * ARRAY_LEN(widths); p++) {
-        struct backend *b = open_path(paths[p % 2], 2);
+        struct backend *b = open_path(paths[p % ARRAY_LEN(paths)], 2);
         if (!b) continue;
-        uint32_t n = widths[p / 2];
+        uint32_t n = widths[p / ARRAY_LEN(paths)];
         struct buffer x = new_buffer(b, ROWS, n), y = new_buffer(b, ROWS, n);
         struct buffer d = new_buffer(b, ROWS, n), before = new_buffer(b, ROWS, n);
         float *w = random_floats(3, n);
@@ -98,9 +98,9 @@ static void silu_mul_is_its_formula_for_large_and_small_gates(void **state)
     (void)state;
     static struct step s;
     for (size_t p = 0; p < ARRAY_LEN(paths) * ARRAY_LEN(widths); p++) {
-        struct backend *b = open_path(paths[p % 2], 2);
+        struct backend *b = open_path(paths[p % ARRAY_LEN(paths)], 2);
         if (!b) continue;
-        uint32_t n = widths[p / 2];
+        uint32_t n = widths[p / ARRAY_LEN(paths)];
         struct buffer gu = new_buffer(b, ROWS, 2 * n), y = new_buffer(b, ROWS, n);
         fill(&gu, 6);
         for (uint32_t r = 0; r < ROWS; r++) {

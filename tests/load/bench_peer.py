@@ -6,8 +6,9 @@ bin/llama-batched-bench; nothing is built.  MODEL is a Hugging Face folder and e
 the same weights; its name says the format: bf16 and f16 are compared with ours in bf16, q8 with q8,
 q4 with q4.  Both sides have the same threads, prompts of the same length and KV in f16, and take
 turns, so that what the machine does meanwhile hits both; of flash attention on and off, the
-peer's better median counts.  Printed are medians in tokens a second and the ratio of each turn:
-median, least and most.
+peer's better median counts.  Printed are medians in tokens a second, the ratio of each turn
+(median, least and most), and what ours is of the machine's read bandwidth and peak of
+multiply-adds, measured beside it.  One row alone: --cases decode:1:4096 --threads 2.
 """
 import argparse
 import json
@@ -52,7 +53,7 @@ def format_of(gguf):
 
 def ours(o, fmt, threads, case):
     out = run([o.bench_model, o.model, str(threads), fmt, case])
-    return float(out.split()[-1])
+    return [float(x) for x in out.split()[1:]]
 
 
 def peer(o, gguf, threads, case, flash):
@@ -84,17 +85,20 @@ def compare(o, gguf, threads, case):
             theirs[flash].append(peer(o, gguf, threads, case, flash))
         mine.append(ours(o, fmt, threads, case))
     best = max(theirs, key=lambda flash: statistics.median(theirs[flash]))
-    ratios = [a / b for a, b in zip(mine, theirs[best])]
-    print(f"  {case:16} {threads} {statistics.median(mine):9.1f} "
+    rates, bandwidth, peak_flops = zip(*mine)
+    ratios = [a / b for a, b in zip(rates, theirs[best])]
+    print(f"  {case:16} {threads} {statistics.median(rates):9.1f} "
           f"{statistics.median(theirs[best]):9.1f}{' fa' if best else '   '}   "
-          f"{statistics.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+          f"{statistics.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})  "
+          f"{statistics.median(bandwidth):3.0f} % {statistics.median(peak_flops):3.0f} %", flush=True)
 
 
 def main():
     o = options()
     for gguf in o.gguf:
         print(f"{os.path.basename(gguf)}, ours in {format_of(gguf)}: "
-              "case, threads, our tokens/s, llama.cpp's, ratio", flush=True)
+              "case, threads, our tokens/s, llama.cpp's, "
+              "ratio, of bandwidth, of peak", flush=True)
         for case in o.cases.split(","):
             for threads in o.threads.split(","):
                 compare(o, gguf, int(threads), case)

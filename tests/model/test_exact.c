@@ -198,7 +198,7 @@ static void logits_are_the_same_bits_however_computed(void **state)
 
 int main(void)
 {
-    static const char *const paths[] = {"portable", "avx2", "cuda"};
+    static const char *const paths[] = {"portable", "avx2", "avx512", "cuda"};
     static const struct {
         const char *name;
         enum dtype kv;
@@ -215,9 +215,10 @@ int main(void)
     static char names[ARRAY_LEN(setups)][96];
     struct CMUnitTest tests[ARRAY_LEN(setups)];
     for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
-        setups[i] = (struct setup){models[i / 3].name, paths[i % 3], models[i / 3].kv,
-                                   models[i / 3].format};
-        if (i % 3 == 2 && i / 3 % 2 == 0) setups[i].cpu_path = "cuda-exact";
+        size_t p = i % ARRAY_LEN(paths), m = i / ARRAY_LEN(paths);
+        setups[i] =
+            (struct setup){models[m].name, paths[p], models[m].kv, models[m].format};
+        if (p + 1 == ARRAY_LEN(paths) && m % 2 == 0) setups[i].cpu_path = "cuda-exact";
         snprintf(
             names[i], sizeof names[i],
             "logits_of_%s_are_the_same_bits_however_computed_on_%s_with_%s_kv_and_%s_"

@@ -258,7 +258,7 @@ static void a_batch_that_does_not_fit_is_refused_and_changes_nothing(void **stat
 }
 
 #define MODELS 5
-#define PATHS  3
+#define PATHS  4
 #define DTYPES 2
 
 int main(void)
@@ -266,7 +266,7 @@ int main(void)
     static const char *const models[MODELS] = {"tiny-llama2", "tiny-llama3",
                                                "tiny-llama-linear", "tiny-mistral",
                                                "tiny-smollm2"};
-    static const char *const paths[PATHS] = {"portable", "avx2", "cuda"};
+    static const char *const paths[PATHS] = {"portable", "avx2", "avx512", "cuda"};
     static const enum dtype kv[DTYPES] = {DTYPE_F32, DTYPE_F16};
     static struct setup setups[MODELS * PATHS * DTYPES];
     static char names[ARRAY_LEN(setups)][96];

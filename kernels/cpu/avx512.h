@@ -1,0 +1,27 @@
+/* avx512.h - what the files with AVX-512 instructions share; private to them.
+ *
+ * Threads  pure functions.
+ */
+#ifndef KERNELS_CPU_AVX512_H
+#define KERNELS_CPU_AVX512_H
+
+#ifdef __AVX512F__
+
+#include "kernels/cpu/avx2.h"
+
+/* Most rows of a tile.  There are registers for more, but an L1 of 8 ways has no room for
+ * more rows of y where these lie a multiple of 4 KiB apart. */
+#define AVX512_ROWS 8
+
+/* X(0) .. X(AVX512_ROWS - 1): variables of their own rather than an array, which
+ * compilers would keep in memory as well as in registers. */
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+
+ALWAYS_INLINE __m512 avx512_widen_bf16(__m256i h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+#endif
+
+#endif
