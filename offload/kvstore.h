@@ -138,9 +138,9 @@ uint32_t kvstore_available(const struct kvstore *kv);
 bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *mine,
                       uint64_t now);
 /* The same for one who waits.  LATER: he is to ask again after a step, by when more has been
- * copied.  NOW also where waiting has taken policy.room_wait, or as long as it would take to
- * compute again what is going to be lost.  Who goes on takes his pages before anybody else
- * asks. */
+ * copied.  NOW also where nobody who asked has got room for policy.room_wait, or for as long
+ * as it would take to compute again what is going to be lost: who lets smaller ones pass is
+ * to bound that by himself.  Who goes on takes his pages before anybody else asks. */
 enum kv_when { KV_NEVER, KV_LATER, KV_NOW };  // NEVER: unless others end
 enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
                                const struct kv_found *mine, uint64_t now);

@@ -230,6 +230,25 @@ static void the_ssd_takes_no_more_than_its_budget(void **state)
     world_close(&w);
 }
 
+static void what_the_budget_refuses_takes_nobodys_place(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 0, 3});
+    w.o.policy.ssd_bytes_per_day = 3 * PAGE;
+    restart_with(&w, &w.o.policy);
+    struct text old = chat(0, 3, 12), new = chat(0, 3, 13);
+    turn(&w, &old, 0, 0);
+    world_pass(&w, 10 * SEC);
+    where(&w, &old, 3, 0, 3);
+    turn(&w, &new, 0, 0);
+    world_pass(&w, 10 * SEC);
+    assert_int_equal(counted(&w).budget_refused, 3);
+    assert_int_equal(counted(&w).evicted[KV_SSD], 0);
+    where(&w, &old, 3, 0, 3);
+    world_close(&w);
+}
+
 static void with_second_touch_the_ssd_takes_what_was_used_twice(void **state)
 {
     (void)state;
@@ -362,6 +381,7 @@ int main(void)
         cmocka_unit_test(what_is_larger_than_a_quota_keeps_its_beginning),
         cmocka_unit_test(nothing_is_written_and_evicted_for_the_same_conversation),
         cmocka_unit_test(the_ssd_takes_no_more_than_its_budget),
+        cmocka_unit_test(what_the_budget_refuses_takes_nobodys_place),
         cmocka_unit_test(with_second_touch_the_ssd_takes_what_was_used_twice),
         cmocka_unit_test(an_ssd_that_fails_is_left_alone_and_costs_no_answer),
         cmocka_unit_test(stepping_when_it_says_so_does_all_that_is_due_and_never_spins),

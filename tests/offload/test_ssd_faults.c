@@ -49,7 +49,7 @@ static void move_all(struct world *w, struct batch *b, enum tier_dir dir)
         struct tier_io *io = reap_one(w->tier, now);
         b->failed += io->res < 0;
         if (io->res == 0) assert_true(block_holds(io->buf, BLOCK_BYTES, &io->meta));
-        assert_int_equal(tier_match(w->tier, &io->meta), io->res == 0);
+        assert_int_equal(finds(w->tier, &io->meta), io->res == 0);
     }
     assert_true(slots_check(w->tier->slots));
 }
@@ -267,7 +267,7 @@ static void fill_up(struct world *w, int want)
     now = w->tier->health.retry_at;
     struct block_meta m = block_meta_of(c, 0), victim;
     block_fill(buf, BLOCK_BYTES, &m);
-    assert_true(tier_coldest(w->tier, NULL, &victim));
+    assert_true(coldest(w->tier, NULL, &victim));
     assert_int_equal(tier_drop(w->tier, &victim.id), 0);
     assert_int_equal(move(w->tier, TIER_STORE, &m, buf, now), 0);
     assert_int_equal(load(w->tier, c, 0), 0);

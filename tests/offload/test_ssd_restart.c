@@ -96,7 +96,7 @@ conversations_keep_their_order_and_their_deepest_block_goes_first(void **state)
     assert_int_equal(w.found.blocks, ARRAY_LEN(order));
     for (size_t i = 0; i < ARRAY_LEN(order); i++) {
         struct block_meta m;
-        assert_true(tier_coldest(w.tier, NULL, &m));
+        assert_true(coldest(w.tier, NULL, &m));
         assert_int_equal(m.tenant, order[i].tenant);
         assert_int_equal(m.depth, order[i].depth);
         assert_int_equal(tier_drop(w.tier, &m.id), 0);
