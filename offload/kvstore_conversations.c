@@ -60,7 +60,10 @@ void kvstore_idle(struct kvstore *kv, const struct kv_prompt *p, uint64_t now)
     if (r == KV_NONE) return;
 
     struct kv_record *x = &kv->records->at[r];
-    if (x->running) x->running--;
+    if (p->begun) {
+        assert(x->running > 0);
+        x->running--;
+    }
     x->tokens = p->n_tokens;
     kv_record_touch(kv, r, now);
     kv_record_set_last(kv, r, stored ? &p->meta[stored - 1].id : NULL, stored);
@@ -102,7 +105,7 @@ uint32_t kvstore_conversations(const struct kvstore *kv)
 }
 
 bool kvstore_conversation_at(const struct kvstore *kv, uint32_t i,
-                             struct kv_conversation *out)
+                             const uint64_t *tenant, struct kv_conversation *out)
 {
     struct kv_records *rs = kv->records;
     if (i >= rs->n) return false;
@@ -112,7 +115,10 @@ bool kvstore_conversation_at(const struct kvstore *kv, uint32_t i,
         r = rs->at[r].older;
     rs->asked_record = r;
     rs->asked_position = i;
-    describe(kv, r, out);
+    if (!tenant || *tenant == rs->at[r].tenant)
+        describe(kv, r, out);
+    else
+        *out = (struct kv_conversation){.tenant = rs->at[r].tenant};
     return true;
 }
 
@@ -126,7 +132,7 @@ bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
 
 // ---- sleep, hold, prefetch -------------------------------------------------------------------
 
-/* Its record, if it is there and nobody is using it; else -ENOENT or -EBUSY. */
+/* Its record, if it is there; -EBUSY where somebody is using it. */
 static int quiet_record(const struct kvstore *kv, uint64_t tenant, const char *name,
                         uint32_t *r)
 {
@@ -168,11 +174,14 @@ int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name, uint64_
     (void)now;
 
     set_hold(kv, r, 0);
+    const struct slots *g1 = kv->level[KV_DEVICE].slots;
     const struct block_meta *next;
     for (const struct block_meta *m = last_of(kv, r); m; m = next) {
         next = kv_parent(kv, m);
-        uint32_t page = kv_match(kv, KV_DEVICE, m);
-        if (page == SLOT_NONE || kv_active(kv, page)) continue;
+        uint32_t page = slots_find(g1, &m->id);
+        if (page == SLOT_NONE) continue;
+        if (slots_at(g1, page)->state == SLOT_FILLING) rc = -EBUSY;
+        if (kv_match(kv, KV_DEVICE, m) != page || kv_active(kv, page)) continue;
         if (kv_note(kv, KV_DEVICE, page)->moving) {
             kv_note(kv, KV_DEVICE, page)->leaving = true;
         } else if (kv_below(kv, KV_DEVICE, m)) {
@@ -181,7 +190,7 @@ int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name, uint64_
             kv_list_urgent(kv, page);  // each before the last: prefix first in the end
         }
     }
-    return 0;
+    return rc;
 }
 
 int kvstore_prefetch(struct kvstore *kv, uint64_t tenant, const char *name,
@@ -189,6 +198,7 @@ int kvstore_prefetch(struct kvstore *kv, uint64_t tenant, const char *name,
 {
     uint32_t r;
     int rc = quiet_record(kv, tenant, name, &r);
+    if (rc == -EBUSY && kv_waking(kv, r)) return 0;
     if (rc < 0) return rc;
 
     uint32_t n = 0, expected = kv->records->at[r].blocks, cap = kv->pages.capacity;

@@ -134,3 +134,8 @@ int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name)
     if (x->used) kv_record_remove(kv, r);
     return 0;
 }
+
+bool kvstore_erasing(const struct kvstore *kv)
+{
+    return kv->o.ssd && kv->o.ssd->to_erase > 0;
+}

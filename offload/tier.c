@@ -156,7 +156,10 @@ static int leave(struct tier *t, const struct block_id *id, bool erase)
     if (i == SLOT_NONE) return -ENOENT;
     const struct slot *slot = slots_at(t->slots, i);
     if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
-    slots_release(t->slots, i);
+    if (erase)
+        slots_release_last(t->slots, i);
+    else
+        slots_release(t->slots, i);
     forget(t, i, erase);
     return 0;
 }

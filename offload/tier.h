@@ -78,6 +78,7 @@ struct tier {
     uint32_t in_flight, loading;  // transfers; of these, loads
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
+    uint32_t to_erase;  // of these, those that tier_erase() gave
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
     /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
@@ -151,8 +152,10 @@ void tier_flush(struct tier *t);  // after a row of submits
  * nothing in flight, too: what was dropped is overwritten meanwhile. */
 size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now);
 
-/* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  tier_erase also
- * overwrites its bytes, soon (an SSD) or at once; at the latest when the tier is closed. */
+/* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  A restart does not
+ * find it when nothing is left to_wipe, or its slot holds another block.  tier_erase also
+ * overwrites its bytes: at once, or (an SSD) before to_erase is 0, at the latest when the
+ * tier is closed.  Its slot is used again after that only, and after all others. */
 NODISCARD int tier_drop(struct tier *t, const struct block_id *id);
 NODISCARD int tier_erase(struct tier *t, const struct block_id *id);
 

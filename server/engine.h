@@ -113,12 +113,15 @@ struct engine_command {
     uint32_t next;  // LIST: where to go on; UINT32_MAX: that was all
     /* the engine's own */
     int state, rc;
-    bool moving;  // FORGET: blocks of it were on their way when last looked at
+    bool moving;  // blocks of it were on their way when last looked at
+    bool gone;    // FORGET: it is, with rc; its bytes are being overwritten
 };
 /* Ask the engine's thread, and wait for its answer: at most until its step is over, and no
  * longer than ENGINE_COMMAND_MS.  A list is taken page by page, so that conversations may
- * move between pages meanwhile.  To forget one whose blocks are on their way waits until they
- * have arrived.  -ENOENT: no such conversation; -EBUSY: a reply to it is being computed;
+ * move between pages meanwhile; a page may be empty and not the last.  To forget one, or to
+ * let it sleep, whose blocks are on their way waits until they have arrived, and to forget
+ * one until it is overwritten, so that no restart finds it.  To wake one that is waking does
+ * nothing.  -ENOENT: no such conversation; -EBUSY: a reply to it is being computed;
  * -EOPNOTSUPP: nothing is kept; -EAGAIN: too many ask at once; -ETIMEDOUT; -ESHUTDOWN. */
 #define ENGINE_COMMAND_MS 5000
 NODISCARD int engine_command(struct engine *e, struct engine_command *c,

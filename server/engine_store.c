@@ -182,6 +182,7 @@ static void leave(void *arg, uint32_t seq)
     }
     if (q->n_known == e->orders[q->job].r->n_ids) name_prompt(v, e->orders[q->job].r);
     struct kv_prompt p = prompt_of(e, seq, v->n_meta);
+    p.begun = v->report.conversation[0] != 0;
     kvstore_idle(e->o.store, &p, e->now);
 }
 

@@ -119,7 +119,7 @@ static inline void manage(struct storm *s)
     case 3: rc = kvstore_forget(w->kv, t->tenant, t->name); break;
     case 4: kvstore_make_room(w->kv, pick(s, w->pages.n), w->now); break;
     case 5:
-        if (kvstore_conversation_at(w->kv, pick(s, 32), &c))
+        if (kvstore_conversation_at(w->kv, pick(s, 32), NULL, &c))
             assert_true(kvstore_conversation_find(w->kv, c.tenant, c.name, &c));
         break;
     case 6: w->ssd ? (void)(w->ssd->damage = pick(s, 4) ? 0 : 200) : (void)0; break;
@@ -193,7 +193,7 @@ static inline void storm_close(struct storm *s)
     s->n_choices = 0;
     quiesce(s);
     struct kv_conversation c;
-    while (kvstore_conversation_at(s->w.kv, 0, &c)) {
+    while (kvstore_conversation_at(s->w.kv, 0, NULL, &c)) {
         int rc = kvstore_forget(s->w.kv, c.tenant, c.name);
         assert_true(rc == 0 || rc == -EBUSY);
         world_step(&s->w);

@@ -409,6 +409,8 @@ static void nothing_allocates_after_open(void **state)
             blocks[got] = fake_take(&w.pages);
             kvstore_seal(w.kv, blocks[got], &p.meta[got], w.now);
         }
+        memcpy(p.conversation, r.conversation, sizeof p.conversation);
+        p.begun = true;
         kvstore_idle(w.kv, &p, w.now);
         while (got > 0) fake_unref(&w.pages, blocks[--got]);
         w.now += (n % 9) * 20 * SEC;

@@ -55,6 +55,36 @@ static void conversations_are_listed_slept_woken_and_forgotten(void **state)
     world_close(&w);
 }
 
+/* Bytes of the file behind its first page that are not zero. */
+static size_t left_on_ssd(void)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/blocks", folder);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    size_t n = 0;
+    assert_int_equal(fseek(f, 4096, SEEK_SET), 0);
+    for (int c; (c = fgetc(f)) != EOF;) n += c != 0;
+    fclose(f);
+    return n;
+}
+
+static void a_conversation_is_forgotten_when_the_ssd_holds_nothing_of_it(void **state)
+{
+    (void)state;
+    struct world w;
+    empty_folder();
+    struct world_options o = sleeping(0, 512);
+    world_open(&w, &o);
+    ask(&client, &w, named(prompt_of(&w, 4000, 3, 0, TURNS), "one"));
+    wait_asleep(&w, "one", KV_SSD);
+    assert_true(left_on_ssd() > 0);
+    assert_int_equal(command(&w, ENGINE_FORGET, 0, "one"), 0);
+    assert_int_equal(left_on_ssd(), 0);
+    assert_int_equal(command(&w, ENGINE_FORGET, 0, "one"), -ENOENT);
+    world_close(&w);
+}
+
 static void a_server_that_keeps_nothing_or_ends_says_so(void **state)
 {
     (void)state;
@@ -73,6 +103,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversations_are_listed_slept_woken_and_forgotten),
+        cmocka_unit_test(a_conversation_is_forgotten_when_the_ssd_holds_nothing_of_it),
         cmocka_unit_test(a_server_that_keeps_nothing_or_ends_says_so),
     };
     return run_in_folder(tests, ARRAY_LEN(tests));
