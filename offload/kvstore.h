@@ -136,7 +136,8 @@ uint32_t kvstore_make_room(struct kvstore *kv, uint32_t n, uint64_t now);
  * constant time. */
 uint32_t kvstore_available(const struct kvstore *kv);
 /* Can n pages be had without losing what is still to be copied down?  Those of `mine`, what
- * kvstore_match() found for who asks, are counted as his.  In constant time. */
+ * kvstore_match() found for who asks, are counted as his.  In constant time, but for a count
+ * of the pages once a second while anything is held. */
 bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *mine,
                       uint64_t now);
 /* The same for one who waits.  LATER: he is to ask again after a step, by when more has been
@@ -146,6 +147,11 @@ bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *min
 enum kv_when { KV_NEVER, KV_LATER, KV_NOW };  // NEVER: unless others end
 enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
                                const struct kv_found *mine, uint64_t now);
+
+/* For one who gets his n pages never, as nobody else uses any that could become free: holds
+ * end, of what was used longest ago first, until as many can be had at some price.  So no
+ * request fails for what is held. */
+void kvstore_end_holds(struct kvstore *kv, uint32_t n, uint64_t now);
 
 /* Reap, start loads that wait, copy down, free by the watermarks.  Bounded work. */
 void kvstore_step(struct kvstore *kv, uint64_t now);
@@ -181,7 +187,11 @@ bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
                                const char *name, struct kv_conversation *out);
 /* 0; -ENOENT; -EBUSY while it is active.  Sleep: out of G1 as soon as it is copied; ends a
  * hold; -EBUSY also while its blocks are on their way up.  Prefetch: into G1 ahead of a
- * message, if it is not on its way already.  Hold: in G1 or RAM until then; 0 ends it.
+ * message, if it is not on its way already.  Hold: in G1 or RAM until then, what it adds too;
+ * not later than now ends it.  What is held at one time takes half of RAM's blocks at most,
+ * of G1's where there is no RAM, and of a tenant's no more than its quota; blocks that two
+ * share count twice.  -EDQUOT: it would be more.  One that grows beyond that holds no more
+ * than it did.
  * Forget: out of every tier, blocks that others share excepted; -EBUSY also while one of its
  * blocks is on its way, so that it is to be asked again after a step.  The bytes of what RAM
  * and SSD still had of it are overwritten, on the SSD while kvstore_erasing(); until then a
@@ -192,7 +202,8 @@ NODISCARD int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *nam
 NODISCARD int kvstore_prefetch(struct kvstore *kv, uint64_t tenant, const char *name,
                                uint64_t now);
 NODISCARD int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name,
-                           uint64_t until);
+                           uint64_t until, uint64_t now);
+uint64_t kvstore_hold_tokens(const struct kvstore *kv);  // that half of a level
 NODISCARD int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name);
 bool kvstore_erasing(const struct kvstore *kv);  // step until it is false
 

@@ -4,7 +4,7 @@
  * background; its G1 blocks stay until idle_after or pressure frees them: copy early, free
  * late.  Between a high and a low watermark nothing is freed; above the high one, down to the
  * low.  Order: least recently used conversation first, in it the last block first; held
- * and active ones never; one that came up less than residency ago only when nothing else
+ * and active ones never, but a hold ends before a request fails for it; one that came up less than residency ago only when nothing else
  * is left that has a copy.  What has none goes when waiting for it has taken room_wait, or as
  * long as computing it again would take.  A tenant over its quota gives up its own oldest,
  * never another's.

@@ -36,6 +36,7 @@ static int explain(const struct api *a, int rc, const char *why, struct api_erro
     switch (rc) {
     case -ENOENT: return api_fail(e, 404, "conversation_not_found", "id", "%s", why);
     case -EBUSY: return api_fail(e, 409, "conversation_active", "id", "%s", why);
+    case -EDQUOT: return api_fail(e, 409, "too_much_held", "id", "%s", why);
     case -EOPNOTSUPP: return api_fail(e, 503, "nothing_kept", NULL, "%s", why);
     case -EAGAIN:
     case -ETIMEDOUT:

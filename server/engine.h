@@ -109,8 +109,9 @@ struct engine_command {
     uint32_t cap, from;                 // LIST: 0, or `next` of the page before
     struct kvstore_counters *counters;  // COUNT
     /* the answer */
-    uint32_t n;     // of list
-    uint32_t next;  // LIST: where to go on; UINT32_MAX: that was all
+    uint32_t n;            // of list
+    uint32_t next;         // LIST: where to go on; UINT32_MAX: that was all
+    uint64_t hold_tokens;  // HOLD: that may be held at one time, by all together
     /* the engine's own */
     int state, rc;
     bool moving;  // blocks of it were on their way when last looked at
@@ -122,6 +123,7 @@ struct engine_command {
  * let it sleep, whose blocks are on their way waits until they have arrived, and to forget
  * one until it is overwritten, so that no restart finds it.  To wake one that is waking does
  * nothing.  -ENOENT: no such conversation; -EBUSY: a reply to it is being computed;
+ * -EDQUOT: too much would be held;
  * -EOPNOTSUPP: nothing is kept; -EAGAIN: too many ask at once; -ETIMEDOUT; -ESHUTDOWN. */
 #define ENGINE_COMMAND_MS 5000
 NODISCARD int engine_command(struct engine *e, struct engine_command *c,

@@ -88,6 +88,13 @@ static int forget(const struct engine *e, uint64_t tenant, struct engine_command
     return kvstore_erasing(e->o.store) ? -EINPROGRESS : c->rc;
 }
 
+static int hold(struct kvstore *store, uint64_t tenant, struct engine_command *c,
+                uint64_t now)
+{
+    c->hold_tokens = kvstore_hold_tokens(store);
+    return kvstore_hold(store, tenant, c->name, now + c->hold_ns, now);
+}
+
 static int answer(struct engine *e, struct engine_command *c, uint32_t *blocks)
 {
     struct kvstore *store = e->o.store;
@@ -101,7 +108,7 @@ static int answer(struct engine *e, struct engine_command *c, uint32_t *blocks)
         return unless_moving(e, tenant, c,
                              kvstore_sleep(store, tenant, c->name, e->now));
     case ENGINE_WAKE: return kvstore_prefetch(store, tenant, c->name, e->now);
-    case ENGINE_HOLD: return kvstore_hold(store, tenant, c->name, e->now + c->hold_ns);
+    case ENGINE_HOLD: return hold(store, tenant, c, e->now);
     case ENGINE_FORGET: return forget(e, tenant, c);
     case ENGINE_COUNT: kvstore_count(store, c->counters); return 0;
     }
@@ -207,6 +214,13 @@ static int explain(const struct engine_command *c, int rc, struct err *err)
             "conversation `%.64s` is active: a reply to it is being computed; "
             "ask again when it is over",
             c->name);
+    case -EDQUOT:
+        return err_set(
+            err, rc,
+            "conversation `%.64s` cannot be held: all that is held at one time may "
+            "have %llu tokens at most, and what you hold no more than your quota of "
+            "RAM; end another hold first",
+            c->name, (unsigned long long)c->hold_tokens);
     case -EAGAIN:
         return err_set(err, rc,
                        "the server is busy: %d questions about conversations "

@@ -86,7 +86,7 @@ static void another_tenant_finds_nothing(void **state)
     assert_int_equal(kvstore_forget(w.kv, 1, t.name), -ENOENT);
     assert_int_equal(kvstore_sleep(w.kv, 1, t.name, w.now), -ENOENT);
     assert_int_equal(kvstore_prefetch(w.kv, 1, t.name, w.now), -ENOENT);
-    assert_int_equal(kvstore_hold(w.kv, 1, t.name, w.now), -ENOENT);
+    assert_int_equal(kvstore_hold(w.kv, 1, t.name, w.now, w.now), -ENOENT);
     world_close(&w);
 }
 
