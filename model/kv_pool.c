@@ -108,10 +108,10 @@ static void touched(const struct kv_table *t, uint32_t from, uint32_t to,
     *end = last < t->n_blocks ? last : t->n_blocks;
 }
 
-uint32_t kv_table_need(const struct kv_pool *p, const struct kv_table *t, uint32_t from,
+/* How many blocks are to be taken for [from, to), which is not empty. */
+static uint32_t needed(const struct kv_pool *p, const struct kv_table *t, uint32_t from,
                        uint32_t to)
 {
-    if (from >= to) return 0;
     uint32_t first, end, last = kv_blocks_for(to);
     touched(t, from, to, &first, &end);
 
@@ -125,7 +125,7 @@ int kv_table_extend(struct kv_pool *p, struct kv_table *t, uint32_t from, uint32
     if (from >= to) return 0;
     uint32_t first, end, last = kv_blocks_for(to);
     if (last > t->cap) return -E2BIG;
-    uint32_t need = kv_table_need(p, t, from, to);
+    uint32_t need = needed(p, t, from, to);
     if (need > p->n_free && p->room.make) p->room.make(p->room.arg, need);
     if (need > p->n_free) return -ENOSPC;
 

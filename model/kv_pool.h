@@ -59,9 +59,6 @@ struct kv_table {
     uint32_t n_blocks, cap;
 };
 
-/* How many blocks kv_table_extend() would have to take. */
-uint32_t kv_table_need(const struct kv_pool *p, const struct kv_table *t, uint32_t from,
-                       uint32_t to);
 /* Make positions [from, to) writable: take the blocks that are missing, and replace those
  * that are shared by copies.  -ENOSPC when the pool has too few, though room was asked for
  * more; -E2BIG when the table has.  The table is as before then. */

@@ -60,17 +60,11 @@ void disk_header_make(struct disk_header *out, const struct block_meta *meta,
     out->sum = page_sum(out);
 }
 
-static bool fits_label(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c && strchr("-_.:@", c));
-}
-
 void disk_header_label(const struct disk_header *h, char out[BLOCK_LABEL])
 {
     size_t n = 0, end = sizeof h->label;
     memset(out, 0, BLOCK_LABEL);
-    while (n < end && fits_label(h->label[n])) n++;
+    while (n < end && block_label_takes(h->label[n])) n++;
     if (n == end) return;
     for (size_t i = n; i < end; i++)
         if (h->label[i]) return;

@@ -65,6 +65,7 @@ struct kv_prompt {
     uint32_t n_meta;  // full blocks that may be used: never the prompt's last token
     uint32_t n_tokens;
     char conversation[KVSTORE_CONVERSATION];  // "" : named after its first blocks
+    bool begun;  // for kvstore_idle() alone: the report of its wake had a name
     uint64_t tenant;
     double compute_price;  // see cost.h
 };
@@ -106,8 +107,9 @@ struct kv_wake_report {
  * on each is the caller's.  Returns the number of pages put there (<= cap), and in *wake a
  * number to ask by, or UINT32_MAX where nothing is being loaded: the report is complete then.
  * Takes as many pages as are free or can be made free, and no more.  The conversation counts
- * as active until one kvstore_idle() or kvstore_wake_cancel() for each wake (more of them do
- * no harm); give the report's name of it from here on. */
+ * as active until one kvstore_idle() or kvstore_wake_cancel() for each wake; give the report's
+ * name of it from here on.  A report without a name: it was not counted, for want of a block
+ * to name it by or of a record that nobody uses. */
 uint32_t kvstore_wake(struct kvstore *kv, const struct kv_prompt *p, uint64_t now,
                       uint32_t *blocks, uint32_t cap, uint32_t *wake,
                       struct kv_wake_report *report);
@@ -134,16 +136,22 @@ uint32_t kvstore_make_room(struct kvstore *kv, uint32_t n, uint64_t now);
  * constant time. */
 uint32_t kvstore_available(const struct kvstore *kv);
 /* Can n pages be had without losing what is still to be copied down?  Those of `mine`, what
- * kvstore_match() found for who asks, are counted as his.  In constant time. */
+ * kvstore_match() found for who asks, are counted as his.  In constant time, but for a count
+ * of the pages once a second while anything is held. */
 bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *mine,
                       uint64_t now);
 /* The same for one who waits.  LATER: he is to ask again after a step, by when more has been
- * copied.  NOW also where waiting has taken policy.room_wait, or as long as it would take to
- * compute again what is going to be lost.  Who goes on takes his pages before anybody else
- * asks. */
+ * copied.  NOW also where nobody who asked has got room for policy.room_wait, or for as long
+ * as it would take to compute again what is going to be lost: who lets smaller ones pass is
+ * to bound that by himself.  Who goes on takes his pages before anybody else asks. */
 enum kv_when { KV_NEVER, KV_LATER, KV_NOW };  // NEVER: unless others end
 enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
                                const struct kv_found *mine, uint64_t now);
+
+/* For one who gets his n pages never, as nobody else uses any that could become free: holds
+ * end, of what was used longest ago first, until as many can be had at some price.  So no
+ * request fails for what is held. */
+void kvstore_end_holds(struct kvstore *kv, uint32_t n, uint64_t now);
 
 /* Reap, start loads that wait, copy down, free by the watermarks.  Bounded work. */
 void kvstore_step(struct kvstore *kv, uint64_t now);
@@ -171,22 +179,33 @@ struct kv_conversation {
 };
 uint32_t kvstore_conversations(const struct kvstore *kv);
 /* The i-th by last use, the latest first; false beyond the last.  In a row these take the
- * time of the conversation's blocks each. */
+ * time of the conversation's blocks each; of one that is not this tenant's (NULL: of any) no
+ * more is told than whose it is, in constant time. */
 bool kvstore_conversation_at(const struct kvstore *kv, uint32_t i,
-                             struct kv_conversation *out);
+                             const uint64_t *tenant, struct kv_conversation *out);
 bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
                                const char *name, struct kv_conversation *out);
 /* 0; -ENOENT; -EBUSY while it is active.  Sleep: out of G1 as soon as it is copied; ends a
- * hold.  Wake: into G1 ahead of a message.  Hold: in G1 or RAM until then; 0 ends it.
- * Forget: out of every tier, and the bytes with it, blocks that others share excepted; -EBUSY
- * also while one of its blocks is on its way, so that it is to be asked again after a step. */
+ * hold; -EBUSY also while its blocks are on their way up.  Prefetch: into G1 ahead of a
+ * message, if it is not on its way already.  Hold: in G1 or RAM until then, what it adds too;
+ * not later than now ends it.  What is held at one time takes half of RAM's blocks at most,
+ * of G1's where there is no RAM, and of a tenant's no more than its quota; blocks that two
+ * share count twice.  -EDQUOT: it would be more.  One that grows beyond that holds no more
+ * than it did.
+ * Forget: out of every tier, blocks that others share excepted; -EBUSY also while one of its
+ * blocks is on its way, so that it is to be asked again after a step.  The bytes of what RAM
+ * and SSD still had of it are overwritten, on the SSD while kvstore_erasing(); until then a
+ * restart may find them.  Not overwritten, but found by nobody, are pages of G1 until they
+ * are taken again, and blocks that a tier had dropped before until their slots are. */
 NODISCARD int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name,
                             uint64_t now);
 NODISCARD int kvstore_prefetch(struct kvstore *kv, uint64_t tenant, const char *name,
                                uint64_t now);
 NODISCARD int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name,
-                           uint64_t until);
+                           uint64_t until, uint64_t now);
+uint64_t kvstore_hold_tokens(const struct kvstore *kv);  // that half of a level
 NODISCARD int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name);
+bool kvstore_erasing(const struct kvstore *kv);  // step until it is false
 
 /* ---- what was counted since open ---- */
 

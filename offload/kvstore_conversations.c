@@ -13,6 +13,86 @@ static const struct block_meta *last_of(const struct kvstore *kv, uint32_t r)
     return m && m->depth + 1 == x->blocks ? m : NULL;
 }
 
+// ---- holds -----------------------------------------------------------------------------------
+
+static void set_hold(struct kvstore *kv, uint32_t r, uint64_t until)
+{
+    struct kv_record *x = &kv->records->at[r];
+    for (const struct block_meta *m = last_of(kv, r); m; m = kv_parent(kv, m)) {
+        for (int l = KV_DEVICE; l < KV_SOURCES; l++) {
+            uint32_t s = kv_match(kv, (enum kv_source)l, m);
+            if (s == SLOT_NONE) continue;
+            // Another conversation may hold a block that both share for longer.
+            uint64_t *held = &kv_note(kv, (enum kv_source)l, s)->held_until;
+            if (*held < until || *held == x->held_until) *held = until;
+        }
+    }
+    x->held_until = until;
+    if (kv->holds_until < until) kv->holds_until = until;
+    kv->n_held = 0;
+    kv->held_until = 0;  // to be counted anew
+    kv_quiet_at(kv, 0);
+}
+
+void kv_end_hold(struct kvstore *kv, uint32_t r)
+{
+    if (kv->records->at[r].held_until) set_hold(kv, r, 0);
+}
+
+/* Half of the level in which what is held is to stay. */
+static uint32_t most_held(const struct kvstore *kv)
+{
+    enum kv_source l = kv->level[KV_RAM].slots ? KV_RAM : KV_DEVICE;
+    return slots_capacity(kv->level[l].slots) / 2;
+}
+
+uint64_t kvstore_hold_tokens(const struct kvstore *kv)
+{
+    return (uint64_t)most_held(kv) * kv->o.block_tokens;
+}
+
+/* May record r hold so many blocks, beside what all others hold? */
+static bool may_hold(const struct kvstore *kv, uint32_t r, uint32_t blocks,
+                     uint64_t now)
+{
+    const struct kv_records *rs = kv->records;
+    uint64_t all = blocks, own = blocks;
+    for (uint32_t i = rs->newest; i != KV_NONE; i = rs->at[i].older) {
+        if (i == r || rs->at[i].held_until <= now) continue;
+        all += rs->at[i].blocks;
+        if (rs->at[i].tenant == rs->at[r].tenant) own += rs->at[i].blocks;
+    }
+    uint64_t quota = kv->level[KV_RAM].slots ? kv->policy.ram_quota : 0;
+    return all <= most_held(kv) && (quota == 0 || own * kv->block_bytes <= quota);
+}
+
+int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name, uint64_t until,
+                 uint64_t now)
+{
+    uint32_t r = kv_record_named(kv, tenant, name);
+    if (r == KV_NONE) return -ENOENT;
+    if (until > now && !may_hold(kv, r, kv->records->at[r].blocks, now)) return -EDQUOT;
+    set_hold(kv, r, until > now ? until : 0);
+    return 0;
+}
+
+/* The path of a held conversation is about to be p's.  Until when its blocks are held: new
+ * ones too if they may be, and none that it leaves behind. */
+static uint64_t move_hold(struct kvstore *kv, uint32_t r, const struct kv_prompt *p,
+                          uint64_t now)
+{
+    struct kv_record *x = &kv->records->at[r];
+    uint64_t until = x->held_until;
+    if (until <= now) return 0;
+    bool goes_on =
+        x->blocks <= p->n_meta &&
+        (x->blocks == 0 || block_id_equal(&p->meta[x->blocks - 1].id, &x->last));
+    if (!goes_on) set_hold(kv, r, 0);
+    if (!may_hold(kv, r, p->n_meta, now)) return 0;
+    x->held_until = until;
+    return until;
+}
+
 // ---- the end of a turn ----------------------------------------------------------------------
 
 /* Every block of the conversation, last to first, so that the first is the newest. */
@@ -53,14 +133,17 @@ static void list_new(struct kvstore *kv, const struct kv_prompt *p)
 void kvstore_idle(struct kvstore *kv, const struct kv_prompt *p, uint64_t now)
 {
     uint32_t r = kv_record_of(kv, p, true);
-    uint64_t held = r == KV_NONE ? 0 : kv->records->at[r].held_until;
-    uint32_t stored = settle(kv, p, held > now ? held : 0, now);
+    uint64_t held = r == KV_NONE ? 0 : move_hold(kv, r, p, now);
+    uint32_t stored = settle(kv, p, held, now);
     list_new(kv, p);
     kv_quiet_at(kv, now + kv->policy.idle_after);
     if (r == KV_NONE) return;
 
     struct kv_record *x = &kv->records->at[r];
-    if (x->running) x->running--;
+    if (p->begun) {
+        assert(x->running > 0);
+        x->running--;
+    }
     x->tokens = p->n_tokens;
     kv_record_touch(kv, r, now);
     kv_record_set_last(kv, r, stored ? &p->meta[stored - 1].id : NULL, stored);
@@ -102,7 +185,7 @@ uint32_t kvstore_conversations(const struct kvstore *kv)
 }
 
 bool kvstore_conversation_at(const struct kvstore *kv, uint32_t i,
-                             struct kv_conversation *out)
+                             const uint64_t *tenant, struct kv_conversation *out)
 {
     struct kv_records *rs = kv->records;
     if (i >= rs->n) return false;
@@ -112,7 +195,10 @@ bool kvstore_conversation_at(const struct kvstore *kv, uint32_t i,
         r = rs->at[r].older;
     rs->asked_record = r;
     rs->asked_position = i;
-    describe(kv, r, out);
+    if (!tenant || *tenant == rs->at[r].tenant)
+        describe(kv, r, out);
+    else
+        *out = (struct kv_conversation){.tenant = rs->at[r].tenant};
     return true;
 }
 
@@ -124,40 +210,15 @@ bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
     return r != KV_NONE;
 }
 
-// ---- sleep, hold, prefetch -------------------------------------------------------------------
+// ---- sleep, prefetch -------------------------------------------------------------------------
 
-/* Its record, if it is there and nobody is using it; else -ENOENT or -EBUSY. */
+/* Its record, if it is there; -EBUSY where somebody is using it. */
 static int quiet_record(const struct kvstore *kv, uint64_t tenant, const char *name,
                         uint32_t *r)
 {
     *r = kv_record_named(kv, tenant, name);
     if (*r == KV_NONE) return -ENOENT;
     return kv->records->at[*r].running ? -EBUSY : 0;
-}
-
-static void set_hold(struct kvstore *kv, uint32_t r, uint64_t until)
-{
-    struct kv_record *x = &kv->records->at[r];
-    for (const struct block_meta *m = last_of(kv, r); m; m = kv_parent(kv, m)) {
-        for (int l = KV_DEVICE; l <= KV_RAM; l++) {
-            uint32_t s = kv_match(kv, (enum kv_source)l, m);
-            if (s == SLOT_NONE) continue;
-            // Another conversation may hold a block that both share for longer.
-            uint64_t *held = &kv_note(kv, (enum kv_source)l, s)->held_until;
-            if (*held < until || *held == x->held_until) *held = until;
-        }
-    }
-    x->held_until = until;
-    kv->n_held = 0;  // to be counted anew
-    kv_quiet_at(kv, 0);
-}
-
-int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name, uint64_t until)
-{
-    uint32_t r = kv_record_named(kv, tenant, name);
-    if (r == KV_NONE) return -ENOENT;
-    set_hold(kv, r, until);
-    return 0;
 }
 
 int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name, uint64_t now)
@@ -167,12 +228,15 @@ int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name, uint64_
     if (rc < 0) return rc;
     (void)now;
 
-    set_hold(kv, r, 0);
+    kv_end_hold(kv, r);
+    const struct slots *g1 = kv->level[KV_DEVICE].slots;
     const struct block_meta *next;
     for (const struct block_meta *m = last_of(kv, r); m; m = next) {
         next = kv_parent(kv, m);
-        uint32_t page = kv_match(kv, KV_DEVICE, m);
-        if (page == SLOT_NONE || kv_active(kv, page)) continue;
+        uint32_t page = slots_find(g1, &m->id);
+        if (page == SLOT_NONE) continue;
+        if (slots_at(g1, page)->state == SLOT_FILLING) rc = -EBUSY;
+        if (kv_match(kv, KV_DEVICE, m) != page || kv_active(kv, page)) continue;
         if (kv_note(kv, KV_DEVICE, page)->moving) {
             kv_note(kv, KV_DEVICE, page)->leaving = true;
         } else if (kv_below(kv, KV_DEVICE, m)) {
@@ -181,7 +245,7 @@ int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name, uint64_
             kv_list_urgent(kv, page);  // each before the last: prefix first in the end
         }
     }
-    return 0;
+    return rc;
 }
 
 int kvstore_prefetch(struct kvstore *kv, uint64_t tenant, const char *name,
@@ -189,6 +253,7 @@ int kvstore_prefetch(struct kvstore *kv, uint64_t tenant, const char *name,
 {
     uint32_t r;
     int rc = quiet_record(kv, tenant, name, &r);
+    if (rc == -EBUSY && kv_waking(kv, r)) return 0;
     if (rc < 0) return rc;
 
     uint32_t n = 0, expected = kv->records->at[r].blocks, cap = kv->pages.capacity;

@@ -119,6 +119,7 @@ int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name)
     if (r == KV_NONE) return -ENOENT;
     const struct kv_record *x = &kv->records->at[r];
     if (x->running || kv_waking(kv, r)) return -EBUSY;
+    kv_end_hold(kv, r);
 
     while (x->used && x->blocks) {
         const struct block_meta *m = kv_meta(kv, &x->last);
@@ -133,4 +134,9 @@ int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name)
     }
     if (x->used) kv_record_remove(kv, r);
     return 0;
+}
+
+bool kvstore_erasing(const struct kvstore *kv)
+{
+    return kv->o.ssd && kv->o.ssd->to_erase > 0;
 }

@@ -191,6 +191,7 @@ static uint32_t make(struct kvstore *kv, uint64_t tenant, const char *name)
     if (rs->free == KV_NONE) {
         uint32_t old = victim(rs);
         if (old == KV_NONE) return KV_NONE;
+        kv_end_hold(kv, old);
         kv_record_remove(kv, old);
     }
     uint32_t i = rs->free;

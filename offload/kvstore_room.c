@@ -207,6 +207,7 @@ static uint64_t room_without_loss(const struct kvstore *kv, const struct kv_foun
 bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *mine,
                       uint64_t now)
 {
+    if (now >= kv->held_until && now < kv->holds_until) count_held(kv, now);
     if (n > room_without_loss(kv, mine, now)) return false;
     kv->short_since = 0;
     return true;
@@ -237,6 +238,23 @@ enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
     if (now < kv->short_until) return KV_LATER;
     kv->short_since = 0;  // who comes next waits for itself
     return KV_NOW;
+}
+
+/* Those used longest ago first; a conversation's ends for all of its blocks. */
+void kvstore_end_holds(struct kvstore *kv, uint32_t n, uint64_t now)
+{
+    const struct slots *s = kv->level[KV_DEVICE].slots;
+    count_held(kv, now);
+    for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
+         i = slots_at(s, i)->newer) {
+        if (room_at_all(kv, now) >= n) return;
+        if (!resting(slots_at(s, i)) || kv_active(kv, i)) continue;
+        if (!held(kv, KV_DEVICE, i, now)) continue;
+        uint32_t r = kv_record_with_last(kv, kv_meta_at(kv, KV_DEVICE, i));
+        if (r != KV_NONE) kv_end_hold(kv, r);
+        kv_note(kv, KV_DEVICE, i)->held_until = 0;
+        count_held(kv, now);
+    }
 }
 
 // ---- G1: quiet for long -----------------------------------------------------------------------

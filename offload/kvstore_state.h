@@ -175,8 +175,9 @@ struct kvstore {
     bool room_wanted;  // somebody waits for what is to be copied first
     uint64_t short_since, short_asked;  // since when, and the last time; 0: nobody
     uint64_t short_until;               // then it is dropped
-    uint32_t n_held;                    // idle pages that make_room found held,
+    uint32_t n_held;                    // idle pages that were found held,
     uint64_t held_until;                // until then
+    uint64_t holds_until;               // no hold lasts longer than that
     uint64_t quiet_used;                // of that one, to see whether it has moved
     uint32_t quiet_at;                  // where the walk for quiet pages goes on
     uint64_t free_at;                   // when it has something to do
@@ -242,6 +243,10 @@ void kv_prefetch(struct kvstore *kv, const struct kv_prompt *p, uint32_t record,
                  uint64_t now);
 void kv_wake_drained(struct kvstore *kv, uint32_t wake);  // its queue may be empty now
 bool kv_waking(const struct kvstore *kv, uint32_t record);
+
+/* ---- kvstore_conversations.c ---- */
+
+void kv_end_hold(struct kvstore *kv, uint32_t r);
 
 /* ---- kvstore_load.c ---- */
 

@@ -118,22 +118,25 @@ static enum outcome refused(struct kvstore *kv, enum kv_source l, uint32_t i)
     return LEFT;
 }
 
-/* Room, and the SSD's budget. */
+/* What was to be written to tier `to` is not. */
+static void unspend(struct kvstore *kv, enum kv_source to)
+{
+    if (to == KV_SSD) kv->budget.bytes += (double)kv->block_bytes;
+}
+
+/* The SSD's budget, and room: nothing makes room for what may not be written. */
 static enum outcome admit(struct kvstore *kv, enum kv_source from, uint32_t i,
                           enum kv_source to, uint64_t now)
 {
     const struct slot *s = kv_slot(kv, from, i);
-    switch (kv_admit(kv, to, s->meta.tenant, kv_note(kv, from, i)->last_used, now)) {
-    case 0: break;
-    case -EAGAIN: return STOP;
-    case -EDQUOT: return LATER;
-    default: return refused(kv, from, i);
-    }
     if (to == KV_SSD && !policy_spend(&kv->policy, &kv->budget, kv->block_bytes, now)) {
         kv->count.budget_refused++;
         return refused(kv, from, i);
     }
-    return GOES;
+    int rc = kv_admit(kv, to, s->meta.tenant, kv_note(kv, from, i)->last_used, now);
+    if (rc == 0) return GOES;
+    unspend(kv, to);
+    return rc == -EAGAIN ? STOP : rc == -EDQUOT ? LATER : refused(kv, from, i);
 }
 
 static struct policy_block describe(struct kvstore *kv, enum kv_source l, uint32_t i,
@@ -150,11 +153,21 @@ static struct policy_block describe(struct kvstore *kv, enum kv_source l, uint32
     };
 }
 
-static bool second_touch_refuses(struct kvstore *kv, const struct policy_block *b)
+/* What the policy says, then room. */
+static enum outcome may_copy(struct kvstore *kv, enum kv_source from, uint32_t i,
+                             enum kv_source to, bool pressure, uint64_t now)
 {
-    if (policy_ssd_takes(&kv->policy, b)) return false;
-    kv->count.second_touch_refused++;
-    return true;
+    struct policy_block b = describe(kv, from, i, to);
+    enum policy_way way = from == KV_RAM ? RAM_TO_SSD
+                          : to == KV_SSD ? G1_TO_SSD
+                                         : G1_TO_RAM;
+    switch (policy_copy(&kv->policy, &b, way, now, pressure)) {
+    case COPY_NOW: return admit(kv, from, i, to, now);
+    case COPY_LATER: return STOP;
+    case COPY_UNUSED: kv->count.second_touch_refused++; break;
+    case COPY_NOT: break;
+    }
+    return refused(kv, from, i);
 }
 
 static enum outcome submit(struct kvstore *kv, struct kv_transfer *t,
@@ -166,8 +179,7 @@ static enum outcome submit(struct kvstore *kv, struct kv_transfer *t,
         kv_note(kv, from, i)->moving = true;
         return GOES;
     }
-    if (t->level == KV_SSD || t->job == KV_LIFT)
-        kv->budget.bytes += (double)kv->block_bytes;  // it was not written
+    unspend(kv, t->job == KV_LIFT ? KV_SSD : t->level);
     kv_transfer_give(kv, t);
     return rc == -EAGAIN || rc == -EROFS ? STOP : refused(kv, from, i);
 }
@@ -182,14 +194,9 @@ static bool hurried(const struct kvstore *kv, enum kv_source l, uint64_t now)
 static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
 {
     enum kv_source to = kv_next_level(kv, KV_DEVICE);
-    struct policy_block b = describe(kv, KV_DEVICE, page, to);
-    struct kv_note *note = kv_note(kv, KV_DEVICE, page);
-    bool pressure = note->leaving || hurried(kv, KV_DEVICE, now);
-    if (b.active || b.lower) return refused(kv, KV_DEVICE, page);
-    if (!policy_may_copy(&kv->policy, &b, now, pressure)) return STOP;
-    if (to == KV_SSD && second_touch_refuses(kv, &b))
-        return refused(kv, KV_DEVICE, page);
-    enum outcome o = admit(kv, KV_DEVICE, page, to, now);
+    bool pressure =
+        kv_note(kv, KV_DEVICE, page)->leaving || hurried(kv, KV_DEVICE, now);
+    enum outcome o = may_copy(kv, KV_DEVICE, page, to, pressure, now);
     if (o != GOES) return o;
 
     struct kv_transfer *t = kv_transfer_take(kv, KV_STORE);
@@ -208,12 +215,8 @@ static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
 
 static enum outcome lift_block(struct kvstore *kv, uint32_t i, uint64_t now)
 {
-    struct policy_block b = describe(kv, KV_RAM, i, KV_SSD);
     bool pressure = hurried(kv, KV_RAM, now);
-    if (b.lower) return refused(kv, KV_RAM, i);
-    if (second_touch_refuses(kv, &b)) return refused(kv, KV_RAM, i);
-    if (!policy_may_copy_to_ssd(&kv->policy, &b, now, pressure)) return STOP;
-    enum outcome o = admit(kv, KV_RAM, i, KV_SSD, now);
+    enum outcome o = may_copy(kv, KV_RAM, i, KV_SSD, pressure, now);
     if (o != GOES) return o;
 
     struct kv_transfer *t = kv_transfer_take(kv, KV_LIFT);

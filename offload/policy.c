@@ -54,22 +54,13 @@ static bool quiet_for(const struct policy_block *b, uint64_t ns, uint64_t now)
     return now >= b->last_used && now - b->last_used >= ns;
 }
 
-bool policy_may_copy(const struct policy *p, const struct policy_block *b, uint64_t now,
-                     bool pressure)
+enum policy_copy policy_copy(const struct policy *p, const struct policy_block *b,
+                             enum policy_way way, uint64_t now, bool pressure)
 {
-    return !b->active && !b->lower && (pressure || quiet_for(b, p->copy_after, now));
-}
-
-bool policy_may_copy_to_ssd(const struct policy *p, const struct policy_block *b,
-                            uint64_t now, bool pressure)
-{
-    return !b->lower && policy_ssd_takes(p, b) &&
-           (pressure || quiet_for(b, p->ssd_after, now));
-}
-
-bool policy_ssd_takes(const struct policy *p, const struct policy_block *b)
-{
-    return !p->second_touch || b->uses >= 2;
+    uint64_t quiet = way == RAM_TO_SSD ? p->ssd_after : p->copy_after;
+    if (b->active || b->lower) return COPY_NOT;
+    if (way != G1_TO_RAM && p->second_touch && b->uses < 2) return COPY_UNUSED;
+    return pressure || quiet_for(b, quiet, now) ? COPY_NOW : COPY_LATER;
 }
 
 bool policy_may_free(const struct policy *p, const struct policy_block *b, uint64_t now,

@@ -4,7 +4,7 @@
  * background; its G1 blocks stay until idle_after or pressure frees them: copy early, free
  * late.  Between a high and a low watermark nothing is freed; above the high one, down to the
  * low.  Order: least recently used conversation first, in it the last block first; held
- * and active ones never; one that came up less than residency ago only when nothing else
+ * and active ones never, but a hold ends before a request fails for it; one that came up less than residency ago only when nothing else
  * is left that has a copy.  What has none goes when waiting for it has taken room_wait, or as
  * long as computing it again would take.  A tenant over its quota gives up its own oldest,
  * never another's.
@@ -53,13 +53,17 @@ struct policy_block {
     bool lower;  // the next tier down has it
 };
 
-/* May it be copied down?  pressure: the tier it is in has to shed blocks, or the server
- * stops, so that nobody waits for it to be quiet. */
-bool policy_may_copy(const struct policy *p, const struct policy_block *b, uint64_t now,
-                     bool pressure);
-bool policy_may_copy_to_ssd(const struct policy *p, const struct policy_block *b,
-                            uint64_t now, bool pressure);
-bool policy_ssd_takes(const struct policy *p, const struct policy_block *b);
+/* Is it to be copied down?  pressure: the tier it is in has to shed
+ * blocks, or the server stops, so that nobody waits for it to be quiet. */
+enum policy_copy {
+    COPY_NOW,
+    COPY_LATER,   // when it has been quiet for longer
+    COPY_NOT,     // not until it is used again: it is active, or there already
+    COPY_UNUSED,  // likewise: the SSD takes what was used twice
+};
+enum policy_way { G1_TO_RAM, G1_TO_SSD, RAM_TO_SSD };
+enum policy_copy policy_copy(const struct policy *p, const struct policy_block *b,
+                             enum policy_way way, uint64_t now, bool pressure);
 /* May a block be freed?  pressure: the tier is above its high watermark or somebody waits
  * for room; last: nothing else can be freed. */
 bool policy_may_free(const struct policy *p, const struct policy_block *b, uint64_t now,

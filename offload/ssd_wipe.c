@@ -27,6 +27,7 @@ void ssd_wipe_close(struct ssd_wipe *w)
 void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, bool whole)
 {
     assert(slot < w->capacity && !(w->state[slot] & RUNNING));
+    w->erasing += whole && !(w->state[slot] & WHOLE);
     w->state[slot] |= whole ? WHOLE : HEADER;
     if (w->state[slot] & LISTED) return;
     w->state[slot] |= LISTED;
@@ -35,7 +36,7 @@ void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, bool whole)
 
 bool ssd_wipe_cancel(struct ssd_wipe *w, uint32_t slot)
 {
-    if (w->state[slot] & RUNNING) return false;
+    if (w->state[slot] & (RUNNING | WHOLE)) return false;
     w->state[slot] &= LISTED;
     return true;
 }
@@ -47,7 +48,7 @@ bool ssd_wipe_next(struct ssd_wipe *w, uint32_t *slot, bool *whole)
         w->first = (w->first + 1) % w->capacity;
         w->n--;
         uint8_t state = w->state[i] & (HEADER | WHOLE);
-        w->state[i] = state ? RUNNING : 0;
+        w->state[i] = state ? RUNNING | (state & WHOLE) : 0;
         if (!state) continue;
         *slot = i;
         *whole = state & WHOLE;
@@ -58,6 +59,7 @@ bool ssd_wipe_next(struct ssd_wipe *w, uint32_t *slot, bool *whole)
 
 void ssd_wipe_done(struct ssd_wipe *w, uint32_t slot)
 {
-    assert(w->state[slot] == RUNNING);
+    assert(w->state[slot] & RUNNING);
+    w->erasing -= (w->state[slot] & WHOLE) != 0;
     w->state[slot] = 0;
 }

@@ -155,31 +155,16 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
 
 // ---- blocks --------------------------------------------------------------------------
 
-bool tier_match(const struct tier *t, const struct block_meta *meta)
-{
-    return slots_match(t->slots, meta) != SLOT_NONE;
-}
-
-void tier_touch(struct tier *t, const struct block_id *id)
-{
-    uint32_t i = slots_find(t->slots, id);
-    if (i != SLOT_NONE) slots_touch(t->slots, i);
-}
-
-bool tier_coldest(const struct tier *t, const uint64_t *tenant, struct block_meta *out)
-{
-    uint32_t i = slots_coldest(t->slots, tenant);
-    if (i != SLOT_NONE) *out = slots_at(t->slots, i)->meta;
-    return i != SLOT_NONE;
-}
-
 static int leave(struct tier *t, const struct block_id *id, bool erase)
 {
     uint32_t i = slots_find(t->slots, id);
     if (i == SLOT_NONE) return -ENOENT;
     const struct slot *slot = slots_at(t->slots, i);
     if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
-    slots_release(t->slots, i);
+    if (erase)
+        slots_release_last(t->slots, i);
+    else
+        slots_release(t->slots, i);
     forget(t, i, erase);
     return 0;
 }

@@ -5,12 +5,12 @@
  *          tier_reap() gives them back.  A buffer is tier_buffer_bytes() long and aligned
  *          to TIER_ALIGN; it may be device memory if the tier was opened with a copy queue of
  *          that device, or given one by tier_bounce().
- * Policy   is not here.  A full tier answers -ENOSPC; the caller chooses a victim
- *          (tier_coldest) and drops it, or moves it to the next tier first.
+ * Policy   is not here.  A full tier answers -ENOSPC; the caller chooses a victim among
+ *          its slots (slots_coldest) and drops it, or moves it to the next tier first.
  * Memory   is all taken by the open function; nothing after it allocates.
  * Threads  the engine thread makes every call; only open and close may block.
  *
- * A block being stored is invisible (tier_match is false) until its store has been
+ * A block being stored is invisible (slots_match does not find it) until its store has been
  * reaped with res == 0.  A block being loaded cannot be dropped.  A block whose load failed
  * (-EBADMSG: a wrong checksum, another block's header, a file cut short; -EIO: the medium)
  * has been dropped by the tier when it is reaped, so it is never tried twice; one whose load
@@ -40,7 +40,6 @@ struct tier_io {
     enum tier_dir dir;
     void *buf;
     char label[BLOCK_LABEL];  // of a store: kept with the block where the medium can
-    void *owner;              // for the caller's use only
     /* set by the tier, valid once reaped */
     int res;  // 0 or -errno
     /* the tier's own while in flight */
@@ -80,6 +79,7 @@ struct tier {
     uint32_t in_flight, loading;  // transfers; of these, loads
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
+    uint32_t to_erase;  // of these, those that tier_erase() gave
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
     /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
@@ -163,12 +163,10 @@ void tier_flush(struct tier *t);  // after a row of submits
  * nothing in flight, too: what was dropped is overwritten meanwhile. */
 size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now);
 
-bool tier_match(const struct tier *t, const struct block_meta *meta);
-/* Used just now, says the caller: that it is loaded may be for its way to another tier. */
-void tier_touch(struct tier *t, const struct block_id *id);
-bool tier_coldest(const struct tier *t, const uint64_t *tenant, struct block_meta *out);
-/* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  tier_erase also
- * overwrites its bytes, soon (an SSD) or at once; at the latest when the tier is closed. */
+/* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  A restart does not
+ * find it when nothing is left to_wipe, or its slot holds another block.  tier_erase also
+ * overwrites its bytes: at once, or (an SSD) before to_erase is 0, at the latest when the
+ * tier is closed.  Its slot is used again after that only, and after all others. */
 NODISCARD int tier_drop(struct tier *t, const struct block_id *id);
 NODISCARD int tier_erase(struct tier *t, const struct block_id *id);
 

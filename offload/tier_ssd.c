@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WIPES      2                     // at a time
-#define WIPE_BYTES ((size_t)256 * 1024)  // in one write
+#define WIPES      8                     // at a time
+#define WIPE_BYTES ((size_t)256 * 1024)  // of zeros, each written many times
 #define RUN_BYTES  ((uint64_t)4 << 20)   // at which a run takes no more neighbours
 
 struct waiting {  // of one direction, sorted by slot
@@ -118,6 +118,7 @@ static void push_waiting(struct tier_ssd *t, struct waiting *w)
 static void count_wipes(struct tier_ssd *t)
 {
     t->base.to_wipe = t->wipe.n + t->wiping;
+    t->base.to_erase = t->wipe.erasing;
 }
 
 static void push_wipes(struct tier_ssd *t)
@@ -127,7 +128,8 @@ static void push_wipes(struct tier_ssd *t)
     while (t->wiping < WIPES && ssd_wipe_next(&t->wipe, &slot, &whole)) {
         struct ssd_run *r = take_run(t, slot);
         r->op.write = true;
-        r->segment[r->n_segments++] = (struct iovec){t->zeros, WIPE_BYTES};
+        while (r->n_segments < ARRAY_LEN(r->segment))
+            r->segment[r->n_segments++] = (struct iovec){t->zeros, WIPE_BYTES};
         r->total = whole ? t->file.slot_bytes : DISK_PAGE;
         t->wiping++;
         push_run(t, r);
@@ -207,8 +209,8 @@ static void end_run(struct tier_ssd *t, struct ssd_run *r)
     if (r->n_ios == 0) {
         ssd_wipe_done(&t->wipe, r->slot);  // if it failed, that is all that can be done
         t->wiping--;
-        count_wipes(t);
         give_run(t, r);
+        push_wipes(t);
         return;
     }
     struct tier_io *ios[SSD_RUN_BLOCKS];
@@ -298,7 +300,8 @@ static int ssd_tier_register(struct tier *base, void *p, size_t bytes)
 
 static void finish_wipes(struct tier_ssd *t)
 {
-    for (push_wipes(t); t->wiping > 0; push_wipes(t)) {
+    push_wipes(t);
+    while (t->wiping > 0) {
         ssd_kick(t->queue);
         struct ssd_op *op = ssd_pop(t->queue, true);
         if (!op) return;

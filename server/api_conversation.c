@@ -11,17 +11,11 @@
 
 /* ---- names ---- */
 
-static bool is_word(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
 int api_check_conversation(const char *name, size_t n, const char *param,
                            struct api_error *e)
 {
-    bool good = n >= 1 && n < KVSTORE_CONVERSATION && is_word(name[0]);
-    for (size_t i = 0; good && i < n; i++)
-        good = is_word(name[i]) || (name[i] && strchr("-_.:@", name[i]));
+    bool good = n >= 1 && n < KVSTORE_CONVERSATION && block_label_letter(name[0]);
+    for (size_t i = 0; good && i < n; i++) good = block_label_takes(name[i]);
     return good ? 0
                 : api_fail(e, 400, "invalid_value", param,
                            "%s must be 1 to %d letters, digits and -_.:@, of which the "
@@ -42,6 +36,7 @@ static int explain(const struct api *a, int rc, const char *why, struct api_erro
     switch (rc) {
     case -ENOENT: return api_fail(e, 404, "conversation_not_found", "id", "%s", why);
     case -EBUSY: return api_fail(e, 409, "conversation_active", "id", "%s", why);
+    case -EDQUOT: return api_fail(e, 409, "too_much_held", "id", "%s", why);
     case -EOPNOTSUPP: return api_fail(e, 503, "nothing_kept", NULL, "%s", why);
     case -EAGAIN:
     case -ETIMEDOUT:

@@ -113,16 +113,21 @@ struct engine_command {
     uint32_t cap, from;                 // LIST: 0, or `next` of the page before
     struct kvstore_counters *counters;  // COUNT
     /* the answer */
-    uint32_t n;     // of list
-    uint32_t next;  // LIST: where to go on; UINT32_MAX: that was all
+    uint32_t n;            // of list
+    uint32_t next;         // LIST: where to go on; UINT32_MAX: that was all
+    uint64_t hold_tokens;  // HOLD: that may be held at one time, by all together
     /* the engine's own */
     int state, rc;
-    bool moving;  // FORGET: blocks of it were on their way when last looked at
+    bool moving;  // blocks of it were on their way when last looked at
+    bool gone;    // FORGET: it is, with rc; its bytes are being overwritten
 };
 /* Ask the engine's thread, and wait for its answer: at most until its step is over, and no
  * longer than ENGINE_COMMAND_MS.  A list is taken page by page, so that conversations may
- * move between pages meanwhile.  To forget one whose blocks are on their way waits until they
- * have arrived.  -ENOENT: no such conversation; -EBUSY: a reply to it is being computed;
+ * move between pages meanwhile; a page may be empty and not the last.  To forget one, or to
+ * let it sleep, whose blocks are on their way waits until they have arrived, and to forget
+ * one until it is overwritten, so that no restart finds it.  To wake one that is waking does
+ * nothing.  -ENOENT: no such conversation; -EBUSY: a reply to it is being computed;
+ * -EDQUOT: too much would be held;
  * -EOPNOTSUPP: nothing is kept; -EAGAIN: too many ask at once; -ETIMEDOUT; -ESHUTDOWN. */
 #define ENGINE_COMMAND_MS 5000
 NODISCARD int engine_command(struct engine *e, struct engine_command *c,

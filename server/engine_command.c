@@ -9,7 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#define LIST_LOOKED_AT 512  // conversations that one command looks at
+#define LIST_LOOKED_AT 512   // conversations that one command looks at
+#define LIST_BLOCKS    4096  // of those that are told of between two steps
 
 enum command_state { WAITING, ANSWERING, DONE };
 
@@ -34,16 +35,22 @@ void commands_close(struct command_queue *q)
 
 /* ---- the engine's side ---- */
 
-static int list(const struct engine *e, uint64_t tenant, struct engine_command *c)
+/* Until `blocks` of the conversations have been gone through, or a few more. */
+static int list(const struct engine *e, uint64_t tenant, struct engine_command *c,
+                uint32_t *blocks)
 {
     struct kv_conversation found;
     uint32_t i = c->from;
-    for (uint32_t looked = 0; looked < LIST_LOOKED_AT && c->n < c->cap; looked++, i++) {
-        if (!kvstore_conversation_at(e->o.store, i, &found)) {
+    for (uint32_t looked = 0; looked < LIST_LOOKED_AT && c->n<c->cap && * blocks> 0;
+         looked++, i++) {
+        if (!kvstore_conversation_at(e->o.store, i, &tenant, &found)) {
             c->next = UINT32_MAX;
             return 0;
         }
-        if (found.tenant == tenant) c->list[c->n++] = found;
+        if (found.tenant != tenant) continue;
+        c->list[c->n++] = found;
+        uint32_t n = 1 + found.tokens / KV_BLOCK_TOKENS;
+        *blocks -= n < *blocks ? n : *blocks;
     }
     c->next = i;
     return 0;
@@ -57,29 +64,51 @@ static int find(const struct engine *e, uint64_t tenant, struct engine_command *
     return 0;
 }
 
-/* -EINPROGRESS: a block of it is on its way; to be asked again. */
-static int forget(const struct engine *e, uint64_t tenant, struct engine_command *c)
+/* What came of it; -EINPROGRESS: nothing yet, as blocks of it are on their way. */
+static int unless_moving(const struct engine *e, uint64_t tenant,
+                         struct engine_command *c, int rc)
 {
     struct kv_conversation found;
-    int rc = kvstore_forget(e->o.store, tenant, c->name);
     if (rc != -EBUSY) return rc;
     if (!kvstore_conversation_find(e->o.store, tenant, c->name, &found)) return 0;
     c->moving = found.state != KV_ACTIVE;
     return c->moving ? -EINPROGRESS : -EBUSY;
 }
 
-static int answer(struct engine *e, struct engine_command *c)
+/* One that is gone already may be so for a moment only, as far as a restart can tell. */
+static int forget(const struct engine *e, uint64_t tenant, struct engine_command *c)
+{
+    if (!c->gone) {
+        int rc =
+            unless_moving(e, tenant, c, kvstore_forget(e->o.store, tenant, c->name));
+        if (rc < 0 && rc != -ENOENT) return rc;
+        c->rc = rc;
+        c->gone = true;
+    }
+    return kvstore_erasing(e->o.store) ? -EINPROGRESS : c->rc;
+}
+
+static int hold(struct kvstore *store, uint64_t tenant, struct engine_command *c,
+                uint64_t now)
+{
+    c->hold_tokens = kvstore_hold_tokens(store);
+    return kvstore_hold(store, tenant, c->name, now + c->hold_ns, now);
+}
+
+static int answer(struct engine *e, struct engine_command *c, uint32_t *blocks)
 {
     struct kvstore *store = e->o.store;
     if (c->tenant >= e->o.n_tenants) return -ENOENT;
     uint64_t tenant = e->o.tenants[c->tenant].number;
     c->n = 0;
     switch (c->op) {
-    case ENGINE_LIST: return list(e, tenant, c);
+    case ENGINE_LIST: return list(e, tenant, c, blocks);
     case ENGINE_FIND: return find(e, tenant, c);
-    case ENGINE_SLEEP: return kvstore_sleep(store, tenant, c->name, e->now);
+    case ENGINE_SLEEP:
+        return unless_moving(e, tenant, c,
+                             kvstore_sleep(store, tenant, c->name, e->now));
     case ENGINE_WAKE: return kvstore_prefetch(store, tenant, c->name, e->now);
-    case ENGINE_HOLD: return kvstore_hold(store, tenant, c->name, e->now + c->hold_ns);
+    case ENGINE_HOLD: return hold(store, tenant, c, e->now);
     case ENGINE_FORGET: return forget(e, tenant, c);
     case ENGINE_COUNT: kvstore_count(store, c->counters); return 0;
     }
@@ -100,7 +129,7 @@ static struct engine_command *take(struct command_queue *q)
 }
 
 /* Those who ask get no answer while there is none: their place in the queue is free since
- * take(), but others may have come. */
+ * take(), but others may have come.  They hear of it, as their time may be over. */
 static void give_answer(struct command_queue *q, struct engine_command *c, int rc)
 {
     pthread_mutex_lock(&q->lock);
@@ -110,16 +139,20 @@ static void give_answer(struct command_queue *q, struct engine_command *c, int r
     } else {
         c->rc = rc == -EINPROGRESS ? -EAGAIN : rc;
         c->state = DONE;
-        pthread_cond_broadcast(&q->answered);
     }
+    pthread_cond_broadcast(&q->answered);
     pthread_mutex_unlock(&q->lock);
 }
 
+/* Those that are there now: what has to wait comes again in the next turn. */
 void engine_answer_commands(struct engine *e)
 {
-    struct engine_command *c;
-    for (int i = 0; i < ENGINE_COMMANDS && (c = take(&e->commands)) != NULL; i++)
-        give_answer(&e->commands, c, answer(e, c));
+    struct command_queue *q = &e->commands;
+    pthread_mutex_lock(&q->lock);
+    uint32_t n = q->n, blocks = LIST_BLOCKS;
+    pthread_mutex_unlock(&q->lock);
+    for (struct engine_command *c; n > 0 && (c = take(q)) != NULL; n--)
+        give_answer(q, c, answer(e, c, &blocks));
 }
 
 void engine_shut_commands(struct engine *e)
@@ -138,6 +171,7 @@ static int post(struct command_queue *q, struct engine_command *c)
     int rc = q->closed ? -ESHUTDOWN : q->n == ENGINE_COMMANDS ? -EAGAIN : 0;
     if (rc < 0) return rc;
     c->state = WAITING;
+    c->moving = c->gone = false;
     q->waiting[q->n++] = c;
     return 0;
 }
@@ -180,12 +214,25 @@ static int explain(const struct engine_command *c, int rc, struct err *err)
             "conversation `%.64s` is active: a reply to it is being computed; "
             "ask again when it is over",
             c->name);
+    case -EDQUOT:
+        return err_set(
+            err, rc,
+            "conversation `%.64s` cannot be held: all that is held at one time may "
+            "have %llu tokens at most, and what you hold no more than your quota of "
+            "RAM; end another hold first",
+            c->name, (unsigned long long)c->hold_tokens);
     case -EAGAIN:
         return err_set(err, rc,
                        "the server is busy: %d questions about conversations "
                        "are waiting already",
                        ENGINE_COMMANDS);
     case -ETIMEDOUT:
+        if (c->gone)
+            return err_set(
+                err, rc,
+                "conversation `%.64s` is gone, but the SSD has not overwritten it "
+                "within %d ms; ask again until it is not found",
+                c->name, ENGINE_COMMAND_MS);
         if (c->moving)
             return err_set(
                 err, rc,

@@ -101,6 +101,12 @@ static struct kv_prompt whole_prompt(struct engine *e, uint32_t seq)
     return prompt_of(e, seq, (q->n_known - 1) / KV_BLOCK_TOKENS);
 }
 
+/* Sequences that may end, or be put back, for the room of another. */
+static uint32_t with_blocks(const struct engine *e)
+{
+    return e->sched.n_running + e->sched.n_waking;
+}
+
 static enum sched_room has_room(void *arg, uint32_t seq, uint32_t n, uint32_t most)
 {
     struct engine *e = arg;
@@ -113,7 +119,12 @@ static enum sched_room has_room(void *arg, uint32_t seq, uint32_t n, uint32_t mo
     }
     static const enum sched_room room[] = {
         [KV_NEVER] = ROOM_NONE, [KV_LATER] = ROOM_LATER, [KV_NOW] = ROOM_NOW};
-    return room[kvstore_wait_room(e->o.store, n, &mine, e->now)];
+    enum kv_when when = kvstore_wait_room(e->o.store, n, &mine, e->now);
+    if (when == KV_NEVER && with_blocks(e) == 0) {
+        kvstore_end_holds(e->o.store, n, e->now);
+        when = kvstore_wait_room(e->o.store, n, &(struct kv_found){0}, e->now);
+    }
+    return room[when];
 }
 
 /* Is q about to compute the blocks that r begins with, up to TWIN_LEAST of what is next? */
@@ -182,6 +193,7 @@ static void leave(void *arg, uint32_t seq)
     }
     if (q->n_known == e->orders[q->job].r->n_ids) name_prompt(v, e->orders[q->job].r);
     struct kv_prompt p = prompt_of(e, seq, v->n_meta);
+    p.begun = v->report.conversation[0] != 0;
     kvstore_idle(e->o.store, &p, e->now);
 }
 
@@ -199,6 +211,9 @@ static uint32_t available(void *arg)
 static void make_room(void *arg, uint32_t n)
 {
     struct engine *e = arg;
+    if (kvstore_make_room(e->o.store, n, e->now) >= n) return;
+    if (with_blocks(e) > 1) return;  // the scheduler puts another one back
+    kvstore_end_holds(e->o.store, n, e->now);
     kvstore_make_room(e->o.store, n, e->now);
 }
 

@@ -103,6 +103,7 @@ static void begin(struct plan_world *w, uint32_t turn)
     struct kv_wake_report report;
     s->prefix = kvstore_wake(w->kv, &p, w->now, s->pages, p.n_meta, &s->wake, &report);
     s->n_pages = s->prefix;
+    s->begun = report.conversation[0] != 0;
 }
 
 void plan_admit(struct plan_world *w)

@@ -76,6 +76,7 @@ static void finish(struct plan_world *w, uint32_t i)
     seal(w, s, turn->n_blocks);
     struct kv_prompt p = plan_prompt(w, s->turn, turn->n_blocks);
     p.n_tokens = turn->prompt + turn->reply;
+    p.begun = s->begun;
     kvstore_idle(w->kv, &p, w->now);
     while (s->n_pages) plan_pages_unref(&w->pages, s->pages[--s->n_pages]);
     w->result->reply_tokens += turn->reply;

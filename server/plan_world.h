@@ -24,6 +24,7 @@ struct plan_sequence {
     uint32_t prefix;         // blocks that need no prefill
     uint32_t at, sealed;     // tokens computed; blocks named
     uint64_t arrived;
+    bool begun;  // as in struct kv_prompt
 };
 
 struct plan_list {

@@ -115,6 +115,36 @@ def test_deleting_takes_the_bytes_out_of_every_tier(tmp_path):
         assert talk(server, "one", 3)["usage"]["dormouse"]["woken_from"] is None
 
 
+def test_what_was_deleted_is_not_there_after_a_kill(tmp_path):
+    flags = tiers(tmp_path, "--kv-blocks", "512")
+    server = Server("tiny-rand", *flags)
+    talk(server, "kept", 5)
+    talk(server, "gone", 3, n=800)
+    assert wait_for(lambda: state(server, "kept") == "asleep")
+    assert wait_for(lambda: state(server, "gone") == "asleep")
+    lies = ask(server, "GET", "/gone")[1]["bytes"]
+    assert lies["ssd"] == lies["ram"] > 0
+    assert ask(server, "DELETE", "/gone")[0] == 200
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    with Server("tiny-rand", *flags) as server:
+        assert [c["id"] for c in ask(server, "GET", "")[1]["data"]] == ["kept"]
+        assert adds_up(talk(server, "gone", 3, n=800)) == dict.fromkeys(TIERS, 0)
+
+
+def test_a_hold_is_refused_where_others_could_not_work_beside_it(tmp_path):
+    with Server("tiny-rand", "--ssd", str(tmp_path / "ssd"), "--ssd-size", "64M",
+                "--kv-blocks", "64") as server:
+        small = talk(server, "small", 3, n=20)["usage"]["total_tokens"]
+        large = talk(server, "large", 5, n=110)["usage"]["total_tokens"]
+        assert small + 16 < 32 * 16 < large < 64 * 16
+        assert ask(server, "POST", "/small/hold?ttl=600")[1]["held_until"] is not None
+        status, answer = ask(server, "POST", "/large/hold?ttl=600")
+        assert status == 409 and answer["error"]["code"] == "too_much_held"
+        assert "512 tokens" in answer["error"]["message"]
+        assert ask(server, "POST", "/small/hold?ttl=0")[1]["held_until"] is None
+
+
 def test_what_is_asked_of_an_active_conversation_is_refused(tmp_path):
     with Server("tiny-rand", *tiers(tmp_path, "--kv-blocks", "640")) as server:
         frames = server.events(messages=USER, max_tokens=8000, ignore_eos=True,

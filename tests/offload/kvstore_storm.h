@@ -110,21 +110,23 @@ static inline void manage(struct storm *s)
     const struct text *t = &s->texts[pick(s, TEXTS)];
     struct kv_conversation c;
     int rc = 0;
-    switch (pick(s, 7)) {
+    switch (pick(s, 8)) {
     case 0: rc = kvstore_sleep(w->kv, t->tenant, t->name, w->now); break;
     case 1: rc = kvstore_prefetch(w->kv, t->tenant, t->name, w->now); break;
     case 2:
-        rc = kvstore_hold(w->kv, t->tenant, t->name, w->now + pick(s, 30) * SEC);
+        rc =
+            kvstore_hold(w->kv, t->tenant, t->name, w->now + pick(s, 30) * SEC, w->now);
         break;
     case 3: rc = kvstore_forget(w->kv, t->tenant, t->name); break;
     case 4: kvstore_make_room(w->kv, pick(s, w->pages.n), w->now); break;
+    case 7: kvstore_end_holds(w->kv, pick(s, w->pages.n), w->now); break;
     case 5:
-        if (kvstore_conversation_at(w->kv, pick(s, 32), &c))
+        if (kvstore_conversation_at(w->kv, pick(s, 32), NULL, &c))
             assert_true(kvstore_conversation_find(w->kv, c.tenant, c.name, &c));
         break;
     case 6: w->ssd ? (void)(w->ssd->damage = pick(s, 4) ? 0 : 200) : (void)0; break;
     }
-    assert_true(rc == 0 || rc == -ENOENT || rc == -EBUSY);
+    assert_true(rc == 0 || rc == -ENOENT || rc == -EBUSY || rc == -EDQUOT);
     assert_true(kvstore_check(w->kv));
 }
 
@@ -193,7 +195,7 @@ static inline void storm_close(struct storm *s)
     s->n_choices = 0;
     quiesce(s);
     struct kv_conversation c;
-    while (kvstore_conversation_at(s->w.kv, 0, &c)) {
+    while (kvstore_conversation_at(s->w.kv, 0, NULL, &c)) {
         int rc = kvstore_forget(s->w.kv, c.tenant, c.name);
         assert_true(rc == 0 || rc == -EBUSY);
         world_step(&s->w);

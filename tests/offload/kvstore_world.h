@@ -421,6 +421,7 @@ static inline void request_end(struct world *w, struct request *r)
 {
     struct kv_prompt p = text_chain(w, r->text, r->n);
     memcpy(p.conversation, r->prompt.conversation, sizeof p.conversation);
+    p.begun = r->report.conversation[0] != 0;
     kvstore_idle(w->kv, &p, w->now);
     request_release(w, r);
 }

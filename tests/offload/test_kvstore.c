@@ -86,7 +86,7 @@ static void another_tenant_finds_nothing(void **state)
     assert_int_equal(kvstore_forget(w.kv, 1, t.name), -ENOENT);
     assert_int_equal(kvstore_sleep(w.kv, 1, t.name, w.now), -ENOENT);
     assert_int_equal(kvstore_prefetch(w.kv, 1, t.name, w.now), -ENOENT);
-    assert_int_equal(kvstore_hold(w.kv, 1, t.name, w.now), -ENOENT);
+    assert_int_equal(kvstore_hold(w.kv, 1, t.name, w.now, w.now), -ENOENT);
     world_close(&w);
 }
 
@@ -409,6 +409,8 @@ static void nothing_allocates_after_open(void **state)
             blocks[got] = fake_take(&w.pages);
             kvstore_seal(w.kv, blocks[got], &p.meta[got], w.now);
         }
+        memcpy(p.conversation, r.conversation, sizeof p.conversation);
+        p.begun = true;
         kvstore_idle(w.kv, &p, w.now);
         while (got > 0) fake_unref(&w.pages, blocks[--got]);
         w.now += (n % 9) * 20 * SEC;

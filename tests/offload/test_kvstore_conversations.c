@@ -114,13 +114,13 @@ static void a_conversation_without_a_name_keeps_the_one_it_was_given(void **stat
     assert_string_not_equal(b.name, name);
     assert_int_equal(kvstore_conversations(w.kv), 2);
     struct kv_conversation c;
-    assert_true(kvstore_conversation_at(w.kv, 0, &c));
+    assert_true(kvstore_conversation_at(w.kv, 0, NULL, &c));
     assert_string_equal(c.name, b.name);
-    assert_true(kvstore_conversation_at(w.kv, 1, &c));
+    assert_true(kvstore_conversation_at(w.kv, 1, NULL, &c));
     assert_string_equal(c.name, name);
     assert_int_equal(c.tokens, a.n);
     assert_int_equal(c.state, KV_IDLE);
-    assert_false(kvstore_conversation_at(w.kv, 2, &c));
+    assert_false(kvstore_conversation_at(w.kv, 2, NULL, &c));
     world_close(&w);
 }
 
@@ -226,13 +226,64 @@ static void one_that_was_called_is_waking_until_its_blocks_are_there(void **stat
     assert_int_equal(kvstore_prefetch(w.kv, 0, t.name, w.now), 0);
     assert_int_equal(state_of(&w, &t), KV_WAKING);
     w.ssd->max_wait = UINT32_MAX;
+    assert_int_equal(kvstore_prefetch(w.kv, 0, t.name, w.now), 0);  // it is at it
+    assert_int_equal(kvstore_sleep(w.kv, 0, t.name, w.now), -EBUSY);
     for (int i = 0; i < 20; i++) world_step(&w);  // all loads are under way
     assert_int_equal(state_of(&w, &t), KV_WAKING);
+    assert_int_equal(kvstore_prefetch(w.kv, 0, t.name, w.now), 0);
+    assert_int_equal(kvstore_sleep(w.kv, 0, t.name, w.now), -EBUSY);
     memset(w.ssd->wait, 0, sizeof w.ssd->wait);
     w.ssd->max_wait = 0;
     world_settle(&w);
     assert_int_equal(state_of(&w, &t), KV_IDLE);
     where(&w, &t, 5, 0, 5);
+    sleep_now(&w, &t);
+    where(&w, &t, 0, 0, 5);
+    world_close(&w);
+}
+
+static void
+of_another_tenants_conversation_no_more_is_told_than_whose_it_is(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 0, 0});
+    struct text mine = chat(0, 2, 1), theirs = chat(1, 2, 2);
+    turn(&w, &mine, 0, 0);
+    turn(&w, &theirs, 0, 0);
+    uint64_t tenant = 0;
+    struct kv_conversation c;
+    assert_true(kvstore_conversation_at(w.kv, 0, &tenant, &c));
+    assert_true(c.tenant == 1 && !c.name[0] && !c.tokens && !c.blocks[KV_DEVICE]);
+    assert_true(kvstore_conversation_at(w.kv, 1, &tenant, &c));
+    assert_true(c.tenant == 0 && c.tokens == mine.n && c.blocks[KV_DEVICE] == 2);
+    assert_false(kvstore_conversation_at(w.kv, 2, &tenant, &c));
+    world_close(&w);
+}
+
+/* A prompt of less than a block has no name; its reply grows into another's first blocks. */
+static void who_was_not_counted_as_using_a_conversation_ends_nobodys_use(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 0, 0});
+    struct text x = chat(0, 2, 1), y;
+    text_add(&x, 1, 2);
+    y = x;
+    y.n = B / 2;
+    struct request long_one, short_one;
+    request_begin(&w, &long_one, &x);
+    request_begin(&w, &short_one, &y);
+    memcpy(x.name, long_one.report.conversation, sizeof x.name);
+    assert_string_equal(short_one.report.conversation, "");
+    y.n = 2 * B;
+    text_chain(&w, &y, 2);
+    assert_true(request_compute(&w, &short_one));
+    request_end(&w, &short_one);
+    assert_int_equal(state_of(&w, &x), KV_ACTIVE);
+    assert_true(request_compute(&w, &long_one));
+    request_end(&w, &long_one);
+    assert_int_equal(state_of(&w, &x), KV_IDLE);
     world_close(&w);
 }
 
@@ -247,6 +298,9 @@ int main(void)
         cmocka_unit_test(after_a_restart_the_ssds_conversations_are_there_and_wake),
         cmocka_unit_test(a_conversation_without_a_name_keeps_the_one_it_was_given),
         cmocka_unit_test(one_that_was_called_is_waking_until_its_blocks_are_there),
+        cmocka_unit_test(
+            of_another_tenants_conversation_no_more_is_told_than_whose_it_is),
+        cmocka_unit_test(who_was_not_counted_as_using_a_conversation_ends_nobodys_use),
         cmocka_unit_test(the_record_used_longest_ago_makes_place_for_a_new_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -176,16 +176,44 @@ static void what_is_held_is_not_promised_twice_and_counts_for_its_own(void **sta
     struct text a = chat(0, 4, 1);
     turn(&w, &a, 0, 0);
     world_pass(&w, 6 * SEC);
-    assert_int_equal(kvstore_hold(w.kv, 0, a.name, w.now + 100 * SEC), 0);
-    assert_true(kvstore_has_room(w.kv, 8, &nothing, w.now));
+    assert_int_equal(kvstore_hold(w.kv, 0, a.name, w.now + 100 * SEC, w.now), 0);
+    assert_true(kvstore_has_room(w.kv, 4, &nothing, w.now));
+    assert_false(kvstore_has_room(w.kv, 5, &nothing, w.now));
     assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 4);
     assert_false(kvstore_has_room(w.kv, 5, &nothing, w.now));
     assert_int_equal(kvstore_wait_room(w.kv, 5, &nothing, w.now), KV_NEVER);
     struct kv_found mine = found(&w, &a);
     assert_true(kvstore_has_room(w.kv, 8, &mine, w.now));
     assert_true(kvstore_has_room(w.kv, 8, &nothing, w.now + 100 * SEC));
-    assert_int_equal(kvstore_hold(w.kv, 0, a.name, 0), 0);
+    assert_int_equal(kvstore_hold(w.kv, 0, a.name, 0, w.now), 0);
     assert_true(kvstore_has_room(w.kv, 8, &nothing, w.now));
+    world_close(&w);
+}
+
+static void for_who_gets_room_never_holds_end_those_used_longest_ago_first(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){16, 0, 32});
+    struct text t[2] = {chat(0, 4, 1), chat(1, 4, 2)};
+    struct kv_conversation c;
+    for (int i = 0; i < 2; i++) {
+        turn(&w, &t[i], 0, 0);
+        world_pass(&w, 6 * SEC);
+        uint64_t until = w.now + 100 * SEC;
+        assert_int_equal(kvstore_hold(w.kv, t[i].tenant, t[i].name, until, w.now), 0);
+    }
+    assert_int_equal(kvstore_make_room(w.kv, 12, w.now), 8);
+    assert_int_equal(kvstore_wait_room(w.kv, 12, &nothing, w.now), KV_NEVER);
+    kvstore_end_holds(w.kv, 12, w.now);
+    assert_int_equal(kvstore_wait_room(w.kv, 12, &nothing, w.now), KV_NOW);
+    assert_int_equal(kvstore_make_room(w.kv, 12, w.now), 12);
+    assert_true(kvstore_conversation_find(w.kv, 0, t[0].name, &c));
+    assert_true(c.held_until == 0 && c.blocks[KV_DEVICE] == 0);
+    assert_true(kvstore_conversation_find(w.kv, 1, t[1].name, &c));
+    assert_true(c.held_until > w.now && c.blocks[KV_DEVICE] == 4);
+    kvstore_end_holds(w.kv, 16, w.now);
+    assert_int_equal(kvstore_make_room(w.kv, 16, w.now), 16);
     world_close(&w);
 }
 
@@ -196,7 +224,7 @@ static void what_was_held_and_went_down_gives_its_room_back(void **state)
     world_open(&w, (struct sizes){8, 8, 0});
     struct text a = chat(0, 4, 1);
     turn(&w, &a, 0, 0);
-    assert_int_equal(kvstore_hold(w.kv, 0, a.name, w.now + 1000 * SEC), 0);
+    assert_int_equal(kvstore_hold(w.kv, 0, a.name, w.now + 1000 * SEC, w.now), 0);
     assert_int_equal(kvstore_make_room(w.kv, 8, w.now), 4);
     assert_int_equal(kvstore_wait_room(w.kv, 8, &nothing, w.now), KV_NEVER);
     assert_true(kvstore_next(w.kv, w.now) <= w.now + SEC);  // somebody may be waiting
@@ -249,6 +277,8 @@ int main(void)
         cmocka_unit_test(who_returns_quickly_does_not_wait_for_copies_of_its_own),
         cmocka_unit_test(a_prefetch_throws_nothing_away),
         cmocka_unit_test(what_is_held_is_not_promised_twice_and_counts_for_its_own),
+        cmocka_unit_test(
+            for_who_gets_room_never_holds_end_those_used_longest_ago_first),
         cmocka_unit_test(what_was_held_and_went_down_gives_its_room_back),
         cmocka_unit_test(where_room_is_scarce_copying_does_not_wait_for_quiet),
         cmocka_unit_test(a_tier_with_slots_to_wipe_is_stepped_until_they_are),

@@ -65,14 +65,14 @@ static void a_block_is_copied_when_quiet_unless_active_or_there_already(void **s
     (void)state;
     struct policy p = defaults();
     struct policy_block b = {.last_used = 100 * S, .uses = 1};
-    assert_false(policy_may_copy(&p, &b, 105 * S - 1, false));
-    assert_true(policy_may_copy(&p, &b, 105 * S, false));
-    assert_true(policy_may_copy(&p, &b, 100 * S, true));
-    assert_false(policy_may_copy(&p, &b, 99 * S, false));
+    assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 105 * S - 1, false), COPY_LATER);
+    assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 105 * S, false), COPY_NOW);
+    assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 100 * S, true), COPY_NOW);
+    assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 99 * S, false), COPY_LATER);
     b.active = true;
-    assert_false(policy_may_copy(&p, &b, 200 * S, true));
+    assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 200 * S, true), COPY_NOT);
     b.active = false, b.lower = true;
-    assert_false(policy_may_copy(&p, &b, 200 * S, true));
+    assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 200 * S, true), COPY_NOT);
 }
 
 static void the_ssd_takes_later_and_where_asked_only_what_was_used_twice(void **state)
@@ -80,15 +80,18 @@ static void the_ssd_takes_later_and_where_asked_only_what_was_used_twice(void **
     (void)state;
     struct policy p = defaults();
     struct policy_block b = {.last_used = 100 * S, .uses = 1};
-    assert_false(policy_may_copy_to_ssd(&p, &b, 130 * S - 1, false));
-    assert_true(policy_may_copy_to_ssd(&p, &b, 130 * S, false));
-    assert_true(policy_may_copy_to_ssd(&p, &b, 100 * S, true));
+    assert_int_equal(policy_copy(&p, &b, RAM_TO_SSD, 130 * S - 1, false), COPY_LATER);
+    assert_int_equal(policy_copy(&p, &b, RAM_TO_SSD, 130 * S, false), COPY_NOW);
+    assert_int_equal(policy_copy(&p, &b, RAM_TO_SSD, 100 * S, true), COPY_NOW);
+    assert_int_equal(policy_copy(&p, &b, G1_TO_SSD, 105 * S, false), COPY_NOW);
     p.second_touch = true;
-    assert_false(policy_may_copy_to_ssd(&p, &b, 130 * S, true));
+    assert_int_equal(policy_copy(&p, &b, RAM_TO_SSD, 130 * S, true), COPY_UNUSED);
+    assert_int_equal(policy_copy(&p, &b, G1_TO_SSD, 130 * S, true), COPY_UNUSED);
+    assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 130 * S, true), COPY_NOW);
     b.uses = 2;
-    assert_true(policy_may_copy_to_ssd(&p, &b, 130 * S, false));
+    assert_int_equal(policy_copy(&p, &b, RAM_TO_SSD, 130 * S, false), COPY_NOW);
     b.lower = true;
-    assert_false(policy_may_copy_to_ssd(&p, &b, 130 * S, true));
+    assert_int_equal(policy_copy(&p, &b, RAM_TO_SSD, 130 * S, true), COPY_NOT);
 }
 
 static void a_block_goes_late_and_under_pressure_at_once(void **state)

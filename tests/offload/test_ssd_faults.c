@@ -53,7 +53,7 @@ static void move_all(struct world *w, struct batch *b, enum tier_dir dir)
         struct tier_io *io = reap_one(w->tier, now);
         b->failed += io->res < 0;
         if (io->res == 0) assert_true(block_holds(io->buf, BLOCK_BYTES, &io->meta));
-        assert_int_equal(tier_match(w->tier, &io->meta), io->res == 0);
+        assert_int_equal(finds(w->tier, &io->meta), io->res == 0);
     }
     assert_true(slots_check(w->tier->slots));
 }
@@ -321,7 +321,7 @@ static void fill_up(struct world *w, int want)
     now = w->tier->health.retry_at;
     struct block_meta m = block_meta_of(c, 0), victim;
     block_fill(buf, BLOCK_BYTES, &m);
-    assert_true(tier_coldest(w->tier, NULL, &victim));
+    assert_true(coldest(w->tier, NULL, &victim));
     assert_int_equal(tier_drop(w->tier, &victim.id), 0);
     assert_int_equal(move(w->tier, TIER_STORE, &m, buf, now), 0);
     assert_int_equal(load(w->tier, c, 0), 0);
@@ -380,9 +380,46 @@ static void a_full_file_system_costs_blocks_and_nothing_else(void **state)
     }
 }
 
+static ssize_t write_no_headers(const struct ssd_sys *sys, int fd,
+                                const struct iovec *v, int n, uint64_t at)
+{
+    if (*(const char *)v->iov_base) return -EIO;
+    return ssd_sys_real.write(sys, fd, v, n, at);
+}
+
+static void
+erased_bytes_are_gone_though_what_comes_next_fails_to_be_written(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 1);
+    struct ssd_sys sys = ssd_sys_real;
+    w.ssd.sys = &sys;
+    w.ssd.no_uring = true;
+    world_start(&w);
+    assert_int_equal(store(w.tier, 1, 0), 0);
+    struct block_id id = block_name(1, 0);
+    assert_int_equal(tier_erase(w.tier, &id), 0);
+    sys.write = write_no_headers;
+    assert_int_equal(store(w.tier, 2, 0), -EIO);  // in the same slot
+    end_wipes(w.tier, 1);
+
+    char path[128];
+    unsigned char bytes[SLOT_BYTES];
+    snprintf(path, sizeof path, "%s/blocks", w.dir);
+    int fd = open(path, O_RDONLY);
+    off_t at = (off_t)disk_slot_at(SLOT_BYTES, 0);
+    assert_int_equal(pread(fd, bytes, sizeof bytes, at), sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++) assert_int_equal(bytes[i], 0);
+    close(fd);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            erased_bytes_are_gone_though_what_comes_next_fails_to_be_written),
         cmocka_unit_test(a_short_transfer_is_continued),
         cmocka_unit_test(transfers_that_are_all_short_get_there_as_long_as_they_move),
         cmocka_unit_test(a_block_may_take_as_many_steps_as_it_has_pages),

@@ -96,7 +96,7 @@ conversations_keep_their_order_and_their_deepest_block_goes_first(void **state)
     assert_int_equal(w.found.blocks, ARRAY_LEN(order));
     for (size_t i = 0; i < ARRAY_LEN(order); i++) {
         struct block_meta m;
-        assert_true(tier_coldest(w.tier, NULL, &m));
+        assert_true(coldest(w.tier, NULL, &m));
         assert_int_equal(m.tenant, order[i].tenant);
         assert_int_equal(m.depth, order[i].depth);
         assert_int_equal(tier_drop(w.tier, &m.id), 0);
@@ -151,7 +151,9 @@ static void erased_bytes_are_gone_soon_without_a_restart(void **state)
     struct block_id id = block_name(1, 0);
     assert_int_equal(tier_erase(w.tier, &id), 0);
     assert_int_equal(w.tier->to_wipe, 1);
+    assert_int_equal(w.tier->to_erase, 1);
     end_wipes(w.tier, 1);
+    assert_int_equal(w.tier->to_erase, 0);
     unsigned char bytes[SLOT_BYTES];
     peek(&w, at, bytes, sizeof bytes);
     for (size_t i = 0; i < sizeof bytes; i++) assert_int_equal(bytes[i], 0);

@@ -114,17 +114,17 @@ static void a_full_tier_offers_its_coldest_block(void **state)
     struct block_meta victim;
     struct block_id id = block_name(1, 0);
     uint64_t tenant = 1, nobody = 9;
-    assert_true(tier_coldest(w.tier, NULL, &victim) && victim.tenant == 1);
-    tier_touch(w.tier, &id);  // now the warmer
-    assert_true(tier_coldest(w.tier, &tenant, &victim) && victim.tenant == 1);
-    assert_false(tier_coldest(w.tier, &nobody, &victim));
-    assert_true(tier_coldest(w.tier, NULL, &victim) && victim.tenant == 2);
+    assert_true(coldest(w.tier, NULL, &victim) && victim.tenant == 1);
+    slots_touch(w.tier->slots, slots_find(w.tier->slots, &id));  // now the warmer
+    assert_true(coldest(w.tier, &tenant, &victim) && victim.tenant == 1);
+    assert_false(coldest(w.tier, &nobody, &victim));
+    assert_true(coldest(w.tier, NULL, &victim) && victim.tenant == 2);
     assert_int_equal(tier_drop(w.tier, &victim.id), 0);
     assert_int_equal(tier_drop(w.tier, &victim.id), -ENOENT);
     assert_int_equal(store(w.tier, 3, 0), 0);
     assert_true(has(w.tier, 1, 0) && !has(w.tier, 2, 0) && has(w.tier, 3, 0));
-    tier_touch(w.tier, &id);
-    assert_true(tier_coldest(w.tier, NULL, &victim) && victim.tenant == 3);
+    slots_touch(w.tier->slots, slots_find(w.tier->slots, &id));
+    assert_true(coldest(w.tier, NULL, &victim) && victim.tenant == 3);
     world_close(&w);
 }
 
@@ -138,7 +138,7 @@ static void a_block_being_loaded_is_never_a_victim(void **state)
     struct tier_io io = {.meta = block_meta_of(1, 0), .dir = TIER_LOAD, .buf = buf};
     struct block_meta victim;
     assert_int_equal(tier_submit(w.tier, &io, 1), 0);
-    assert_false(tier_coldest(w.tier, NULL, &victim));
+    assert_false(coldest(w.tier, NULL, &victim));
     assert_int_equal(tier_drop(w.tier, &io.meta.id), -EBUSY);
     assert_ptr_equal(reap_one(w.tier, 1), &io);
     assert_int_equal(tier_drop(w.tier, &io.meta.id), 0);
@@ -276,7 +276,7 @@ static void moving_blocks_allocates_nothing(void **state)
     for (uint32_t n = 0; n < 300; n++) {
         struct block_meta victim;
         if (slots_used(w.tier->slots) == 8) {
-            assert_true(tier_coldest(w.tier, NULL, &victim));
+            assert_true(coldest(w.tier, NULL, &victim));
             int rc =
                 n % 3 ? tier_drop(w.tier, &victim.id) : tier_erase(w.tier, &victim.id);
             assert_int_equal(rc, 0);
@@ -312,15 +312,15 @@ static bool errand(struct world *w, struct fault_medium *f, uint64_t fail_at)
         block_fill(buf, BLOCK_BYTES, &m);
         int rc = move(w->tier, TIER_STORE, &m, buf, now);
         assert_true(rc == 0 || rc == -EIO || rc == -EAGAIN);
-        assert_int_equal(tier_match(w->tier, &m), rc == 0);
+        assert_int_equal(finds(w->tier, &m), rc == 0);
     }
     for (uint32_t d = 0; d < 10; d++, now += 1000000000u) {
         struct block_meta m = block_meta_of(1, d);
-        bool there = tier_match(w->tier, &m);
+        bool there = finds(w->tier, &m);
         int rc = move(w->tier, TIER_LOAD, &m, buf, now);
         assert_true(rc == 0 || rc == -EAGAIN || rc == (there ? -EIO : -ENOENT));
         if (rc == 0) assert_true(there && block_holds(buf, BLOCK_BYTES, &m));
-        if (rc == -EIO) assert_false(tier_match(w->tier, &m));
+        if (rc == -EIO) assert_false(finds(w->tier, &m));
     }
     fault_remove(f, w->tier);
     for (uint32_t d = 0; d < 10; d++)
@@ -364,7 +364,7 @@ static void storm_act(struct storm *x, struct tier *t)
     case 0: (void)!tier_drop(t, &m.id); break;
     case 1: (void)!tier_erase(t, &m.id); break;
     case 2:
-        if (tier_coldest(t, r >> 32 & 1 ? &tenant : NULL, &victim))
+        if (coldest(t, r >> 32 & 1 ? &tenant : NULL, &victim))
             assert_int_equal(tier_drop(t, &victim.id), 0);
         break;
     case 3: tier_flush(t); break;

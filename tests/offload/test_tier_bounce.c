@@ -117,7 +117,7 @@ static void what_did_not_come_from_the_device_is_not_written(void **state)
     struct block_meta m = block_meta_of(1, 0);
     d.poll = -ENODEV;
     assert_int_equal(store_from(&d, &w, &m), -ENODEV);
-    assert_false(tier_match(w.tier, &m));
+    assert_false(finds(w.tier, &m));
     close_device(&d, &w);
 }
 
@@ -131,7 +131,7 @@ static void a_block_outlives_the_device_that_it_could_not_reach(void **state)
     assert_int_equal(store_from(&d, &w, &m), 0);
     d.poll = -ENODEV;
     assert_int_equal(move(w.tier, TIER_LOAD, &m, d.memory, 1), -ENODEV);
-    assert_true(tier_match(w.tier, &m));
+    assert_true(finds(w.tier, &m));
     world_restart(&w);
     assert_int_equal(move(w.tier, TIER_LOAD, &m, d.host, 1), 0);
     assert_true(block_holds(d.host, BLOCK_BYTES, &m));

@@ -196,10 +196,24 @@ static inline int load(struct tier *t, uint32_t conversation, uint32_t depth)
     return rc;
 }
 
+static inline bool finds(const struct tier *t, const struct block_meta *m)
+{
+    return slots_match(t->slots, m) != SLOT_NONE;
+}
+
 static inline bool has(const struct tier *t, uint32_t conversation, uint32_t depth)
 {
     struct block_meta m = block_meta_of(conversation, depth);
-    return tier_match(t, &m);
+    return finds(t, &m);
+}
+
+/* What would make room for another block; of one tenant, or of all with NULL. */
+static inline bool coldest(const struct tier *t, const uint64_t *tenant,
+                           struct block_meta *out)
+{
+    uint32_t i = slots_coldest(t->slots, tenant);
+    if (i != SLOT_NONE) *out = slots_at(t->slots, i)->meta;
+    return i != SLOT_NONE;
 }
 
 #endif
