@@ -61,7 +61,7 @@ struct copyq_cuda {
     bool failed;
     struct lane lanes[LANES];
     cudaEvent_t marks[TRAINS][PIECES];  // train n's are at n % TRAINS
-    uint64_t trains;                    // that were sent
+    uint64_t trains, arriving;          // that were sent; whose first piece has landed
     struct copyq *host;                 // within the host's memory
     struct arena arenas[ARENAS];
 };
@@ -261,11 +261,14 @@ static const struct run *train_of(const struct copyq_cuda *q, uint64_t ticket)
 static bool arriving(struct copyq *base, uint64_t ticket)
 {
     struct copyq_cuda *q = queue_of(base);
-    if (poll(base, ticket) == 0) return true;
     const struct run *r = works(q) ? train_of(q, ticket) : NULL;
-    if (!r) return false;
-    cudaError_t e = cudaEventQuery(q->marks[r->train % TRAINS][0]);
-    return e != cudaErrorNotReady && ok(q, e);
+    if (!r) return poll(base, ticket) == 0;
+    if (r->train > q->arriving) {
+        cudaError_t e = cudaEventQuery(q->marks[r->train % TRAINS][0]);
+        if (e == cudaErrorNotReady || !ok(q, e)) return false;
+        q->arriving = r->train;
+    }
+    return true;
 }
 
 /* The later train of one queue stands for the earlier; that of another queue is waited for as
