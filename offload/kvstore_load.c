@@ -264,8 +264,7 @@ bool kv_rest_arrives(struct kvstore *kv, const struct kv_wake *w)
         uint32_t page = kv->nodes[i].page;
         enum slot_state state = kv_slot(kv, KV_DEVICE, page)->state;
         if (state == SLOT_READY) continue;
-        const struct kv_transfer *t =
-            state == SLOT_FILLING ? load_of(kv, page) : NULL;
+        const struct kv_transfer *t = state == SLOT_FILLING ? load_of(kv, page) : NULL;
         if (!t || t->retry || !tier_arriving(kv->level[t->level].tier, &t->io))
             return false;
     }
