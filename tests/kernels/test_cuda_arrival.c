@@ -246,6 +246,42 @@ static void whatever_is_pushed_between_them_all_of_it_lands(void **state)
     close_world(&w);
 }
 
+/* Every other block by a queue of its own. */
+static void what_arrives_by_two_queues_is_waited_for_too(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err err;
+    struct copyq *second = NULL;
+    open_world(&w);
+    assert_int_equal(backend_copyq_open(w.d.b, &second, &err), 0);
+    for (uint32_t seed = 0; seed < SEEDS; seed++) {
+        schedule(seed);
+        send_blocks(&w, w.bad, 0);
+        reap(&w, BLOCKS - 1);
+        put_own_block(&w);
+        struct copyq *q[] = {w.d.q, second};
+        for (uint32_t i = 0; i + 1 < BLOCKS; i++)
+            assert_int_equal(copyq_push_sliced(q[i % 2], at(&w, i),
+                                               w.whole + i * w.block, w.block, LAYERS,
+                                               &w.tickets[i]),
+                             0);
+        for (int k = 0; k < 2; k++) copyq_flush(q[k]);
+        for (uint32_t i = 0; i + 1 < BLOCKS; i++) {
+            while (!copyq_arriving(q[i % 2], w.tickets[i])) {
+            }
+            (void)copyq_await(q[i % 2], w.tickets[i]);
+        }
+        list_step(&w);
+        assert_true(as_expected(&w));
+        for (uint32_t i = 0; i + 1 < BLOCKS; i++)
+            while (copyq_poll(q[i % 2], w.tickets[i]) == -EAGAIN) {
+            }
+    }
+    copyq_close(second);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,6 +290,7 @@ int main(void)
         cmocka_unit_test(
             copies_that_are_not_sliced_do_not_arrive_before_they_have_landed),
         cmocka_unit_test(whatever_is_pushed_between_them_all_of_it_lands),
+        cmocka_unit_test(what_arrives_by_two_queues_is_waited_for_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
