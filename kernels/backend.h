@@ -57,6 +57,8 @@ struct backend_ops {
     void (*copy_block)(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
                        uint32_t src);
     int (*finish)(struct backend *b, struct err *err);  // wait; the device's own errors
+    /* Where the queue's copies arrive slice by slice, attention waits on the device for the
+     * slices of its layer that copyq_await() has named. */
     int (*copyq_open)(struct backend *b, struct copyq **out, struct err *err);
     // NULL where there is nothing to say:
     bool (*device_memory)(const struct backend *b, uint64_t *free_bytes);

@@ -33,6 +33,12 @@ struct copyq_ops {
     void *(*host_alloc_most)(struct copyq *q, size_t bytes, size_t *got);  // or NULL
     void (*host_free)(struct copyq *q, void *p);
     void (*close)(struct copyq *q);
+    // All NULL where copies arrive whole:
+    uint32_t (*pieces)(const struct copyq *q, uint32_t slices);
+    int (*push_sliced)(struct copyq *q, void *dst, const void *src, size_t bytes,
+                       uint32_t slices, uint64_t *out);
+    bool (*arriving)(struct copyq *q, uint64_t ticket);
+    bool (*await)(struct copyq *q, uint64_t ticket);
 };
 
 struct copyq {
@@ -65,6 +71,44 @@ static inline void copyq_flush(struct copyq *q)
 NODISCARD static inline int copyq_poll(struct copyq *q, uint64_t ticket)
 {
     return q->ops->poll(q, ticket);
+}
+
+/* ---- copies that arrive slice by slice ----
+ *
+ * A KV block is as many equal slices as the model has layers, and a step needs them one
+ * after another.  Copies to the device that are pushed sliced, with no flush and no other
+ * copy between them, arrive side by side: the first slices of all, then the next ones.  So
+ * a step may begin when the first have landed, and waits for the others where it needs them.
+ */
+
+/* In how many pieces, of some slices each, they come; 0: such copies arrive whole here. */
+static inline uint32_t copyq_pieces(const struct copyq *q, uint32_t slices)
+{
+    return q->ops->pieces ? q->ops->pieces(q, slices) : 0;
+}
+
+/* As copyq_push(), and whole where it cannot be otherwise. */
+NODISCARD static inline int copyq_push_sliced(struct copyq *q, void *dst,
+                                              const void *src, size_t bytes,
+                                              uint32_t slices, uint64_t *out)
+{
+    if (!q->ops->push_sliced) return q->ops->push(q, dst, src, bytes, out);
+    return q->ops->push_sliced(q, dst, src, bytes, slices, out);
+}
+
+/* Its first piece has landed and the others are on their way, or all have landed: nothing
+ * but a failure of the device, which no step outlives, can keep it from arriving. */
+static inline bool copyq_arriving(struct copyq *q, uint64_t ticket)
+{
+    return q->ops->arriving && q->ops->arriving(q, ticket);
+}
+
+/* Of a copy that is arriving, as all pushed before it are: the backend's next step waits for
+ * them on the device, before the attention of layer l for slice l.  So all have landed when
+ * that step is finished.  False: it has landed, and nothing waits for it. */
+static inline bool copyq_await(struct copyq *q, uint64_t ticket)
+{
+    return q->ops->await && q->ops->await(q, ticket);
 }
 
 /* Whether the CPU can read what lies at p, which is host memory or the device's. */

@@ -235,3 +235,15 @@ void cost_decide(const struct cost *c, const struct cost_question *q,
     if (probe <= q->n && best(c, q, now, 0, q->n).load >= probe)
         *out = best(c, q, remembered, probe, probe);
 }
+
+/* The latency of a load passes before its first piece is there, in either case. */
+double cost_overlap_gain(const struct cost *c, const struct cost_overlap *o)
+{
+    double load = c->load[COST_RAM].line.b * (double)o->bytes;
+    double compute = cost_prefill_ns(c, o->from, o->to);
+    double most = 1 - 1.0 / o->pieces;
+    double gain = most * (load < compute ? load : compute);
+    double stall = load > compute ? most * (load - compute) : 0;
+    double others = o->compute_price > 1 ? o->compute_price - 1 : 0;
+    return gain - others * stall;
+}

@@ -84,4 +84,21 @@ struct cost_answer {
 void cost_decide(const struct cost *c, const struct cost_question *q,
                  struct cost_answer *out);
 
+/* A wake that may begin before all of it has arrived: its last bytes come from RAM in
+ * pieces, and piece by piece the prefill of [from, to) goes over what is there.  With c to
+ * compute, l to load and n pieces that takes
+ *
+ *     max(c + l / n, l + c / n)    instead of    l + c
+ *
+ * of which the device spends  max(0, (l - c) (1 - 1 / n))  waiting, while others could
+ * have gone on. */
+struct cost_overlap {
+    uint64_t bytes;
+    uint32_t pieces;    // at least 1
+    uint32_t from, to;  // tokens
+    double compute_price;
+};
+/* What beginning early is predicted to gain, in ns, less what it costs others. */
+double cost_overlap_gain(const struct cost *c, const struct cost_overlap *o);
+
 #endif

@@ -68,6 +68,7 @@ struct kv_prompt {
     bool begun;  // for kvstore_idle() alone: the report of its wake had a name
     uint64_t tenant;
     double compute_price;  // see cost.h
+    bool may_begin_early;  // what follows is computed by a step that waits (copyq.h)
 };
 
 /* How long a prefix is there, and where: blocks by source.  Loading ones count where they
@@ -99,6 +100,7 @@ struct kv_wake_report {
     uint32_t loaded[KV_SOURCES];  // of these; KV_DEVICE: already there
     uint32_t computed[KV_WHYS];   // full blocks of the prompt, by reason
     uint64_t bytes;               // promoted for it alone
+    bool early;                   // the last of them were still arriving
     uint64_t began, ready;        // ns
     double predicted_ns, without_ns;
 };
@@ -114,7 +116,8 @@ uint32_t kvstore_wake(struct kvstore *kv, const struct kv_prompt *p, uint64_t no
                       uint32_t *blocks, uint32_t cap, uint32_t *wake,
                       struct kv_wake_report *report);
 /* Is it ready?  Then *n is how many of its pages hold the prefix; the rest have been taken
- * back (their references too), and the number is free again. */
+ * back (their references too), and the number is free again.  report->early: some of the
+ * pages are still arriving, and the device's next step, whoever's it is, waits for them. */
 bool kvstore_wake_poll(struct kvstore *kv, uint32_t wake, uint64_t now, uint32_t *n,
                        struct kv_wake_report *report);
 /* The caller gives up and releases its references itself, at once: pages that are being
@@ -220,6 +223,7 @@ struct kvstore_counters {
     uint64_t kept[KV_SOURCES];  // blocks refused for one of just now: policy.keep_for
     uint64_t load_failed, store_failed, deadline_passed, budget_refused,
         second_touch_refused;
+    uint64_t began_early;  // wakes
 };
 void kvstore_count(const struct kvstore *kv, struct kvstore_counters *out);
 

@@ -3,6 +3,10 @@
  * A page that is to be filled has its name from the start, so that whoever needs the same
  * block shares the page and its one load.  A load that nobody waits for any more when its
  * turn comes is not made; one that is under way lands, and the block is there.
+ *
+ * The last loads of a wake that may begin early start together and sliced, so that they
+ * arrive side by side: all of them where they are few, else half of what may be in flight,
+ * while the other half is still being copied.
  */
 #include "offload/kvstore_state.h"
 
@@ -76,8 +80,31 @@ static bool may_load(const struct kvstore *kv)
            (kv->n_loads == 0 || bytes <= kv->policy.max_load_bytes);
 }
 
+/* How many loads of a tenant may be in flight. */
+static uint32_t most_loads(const struct kvstore *kv)
+{
+    uint64_t n = kv->policy.max_load_bytes / kv->block_bytes;
+    if (n > kv->policy.max_loads) n = kv->policy.max_loads;
+    uint32_t of_tenant = kv->policy.max_loads_tenant;
+    if (of_tenant > 0 && n > of_tenant) n = of_tenant;
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+/* Can all that the wake still has to load be started now? */
+static bool rest_fits(const struct kvstore *kv, const struct kv_wake *w)
+{
+    return w->queue.n + (uint64_t)kv->n_loads <= most_loads(kv);
+}
+
+/* It is to wait until its rest fits; something lands before that. */
+static bool holds_back(const struct kvstore *kv, const struct kv_wake *w)
+{
+    return w->early && w->queue.n <= most_loads(kv) / 2 && kv->n_loads > 0 &&
+           !rest_fits(kv, w);
+}
+
 /* 0, or -EAGAIN: its tier is busy. */
-static int start(struct kvstore *kv, uint32_t page, uint64_t now)
+static int start(struct kvstore *kv, uint32_t page, bool sliced, uint64_t now)
 {
     const struct block_meta *meta = &kv_slot(kv, KV_DEVICE, page)->meta;
     enum kv_source from = source_of(kv, meta);
@@ -92,6 +119,7 @@ static int start(struct kvstore *kv, uint32_t page, uint64_t now)
     t->io.meta = *meta;
     t->io.dir = TIER_LOAD;
     t->io.buf = kv->pages.address(kv->pages.arg, page);
+    t->io.sliced = sliced;
     ask(kv, t, now);
     int rc = tier_submit(kv->level[from].tier, &t->io, now);
     if (rc == 0) return 0;
@@ -122,13 +150,14 @@ static bool start_of(struct kvstore *kv, struct kv_wake *w, uint64_t now)
     while (w->queue.n) {
         uint32_t page = w->queue.head;
         bool wanted = (w->keep && now < w->deadline) || refs(kv, page) > 1;
-        if (wanted && !may_load(kv)) return false;
+        if (wanted && (!may_load(kv) || holds_back(kv, w))) return false;
         if (wanted && !tenant_may_load(kv, w->tenant)) return true;
 
+        bool sliced = w->early && rest_fits(kv, w);
         queue_pop(kv, w);
         if (!wanted) {
             give_up(kv, page);
-        } else if (start(kv, page, now) == -EAGAIN) {
+        } else if (start(kv, page, sliced, now) == -EAGAIN) {
             queue_unpop(kv, w, page);
             return false;
         }
@@ -196,4 +225,58 @@ void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     kv_order_path(kv, KV_DEVICE, &t->io.meta);
     kv_quiet_at(kv, now + kv->policy.idle_after);
     kv_transfer_give(kv, t);
+}
+
+// ---- beginning early --------------------------------------------------------------------
+
+bool kv_pays_early(const struct kvstore *kv, const struct kv_prompt *p, uint32_t first,
+                   uint32_t take)
+{
+    const struct tier *ram = kv->level[KV_RAM].tier;
+    if (!p->may_begin_early || !ram || ram->pieces < 2) return false;
+    uint32_t n = 0, most = most_loads(kv);
+    for (uint32_t i = first; i < take; i++) n += kv->where[i] == KV_RAM;
+    if (n > most) n = most / 2;
+    const struct cost_overlap o = {
+        .bytes = n * (uint64_t)kv->block_bytes,
+        .pieces = ram->pieces,
+        .from = take * kv->o.block_tokens,
+        .to = p->n_tokens,
+        .compute_price = p->compute_price,
+    };
+    return n > 0 &&
+           cost_overlap_gain(kv->o.cost, &o) >= (double)kv->policy.overlap_gain;
+}
+
+/* The load of a page that is being filled; NULL: it has not begun. */
+static struct kv_transfer *load_of(struct kvstore *kv, uint32_t page)
+{
+    for (uint32_t i = 0; i < kv->policy.max_loads; i++) {
+        struct kv_transfer *t = &kv->transfers[i];
+        if (t->job == KV_LOAD && t->page == page) return t;
+    }
+    return NULL;
+}
+
+bool kv_rest_arrives(struct kvstore *kv, const struct kv_wake *w)
+{
+    for (uint32_t i = w->head; i != KV_NONE; i = kv->nodes[i].next) {
+        uint32_t page = kv->nodes[i].page;
+        enum slot_state state = kv_slot(kv, KV_DEVICE, page)->state;
+        if (state == SLOT_READY) continue;
+        const struct kv_transfer *t = state == SLOT_FILLING ? load_of(kv, page) : NULL;
+        if (!t || t->retry || !tier_arriving(kv->level[t->level].tier, &t->io))
+            return false;
+    }
+    return true;
+}
+
+bool kv_await_rest(struct kvstore *kv, const struct kv_wake *w)
+{
+    bool waits = false;
+    for (uint32_t i = w->head; i != KV_NONE; i = kv->nodes[i].next) {
+        const struct kv_transfer *t = load_of(kv, kv->nodes[i].page);
+        if (t) waits |= tier_await(kv->level[t->level].tier, &t->io);
+    }
+    return waits;
 }

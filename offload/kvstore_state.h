@@ -98,7 +98,8 @@ enum kv_wake_state { WAKE_FREE, WAKE_WAITING, WAKE_QUEUE_ONLY };
 
 struct kv_wake {
     enum kv_wake_state state;
-    bool keep;  // its loads are wanted although nobody waits: a prefetch
+    bool keep;   // its loads are wanted although nobody waits: a prefetch
+    bool early;  // it is ready as soon as the last of its pages are arriving
     uint32_t record;
     uint64_t tenant, deadline;
     uint32_t head,
@@ -254,6 +255,14 @@ void kv_end_hold(struct kvstore *kv, uint32_t r);
 void kv_load_queue(struct kvstore *kv, struct kv_wake *w, uint32_t page,
                    const struct block_meta *meta, enum kv_source from);
 void kv_loads_start(struct kvstore *kv, uint64_t now);
+/* Beginning early pays for a wake that takes `take` blocks of the prompt, the first `first`
+ * of them from G1. */
+bool kv_pays_early(const struct kvstore *kv, const struct kv_prompt *p, uint32_t first,
+                   uint32_t take);
+/* Are all pages that it waits for there or arriving? */
+bool kv_rest_arrives(struct kvstore *kv, const struct kv_wake *w);
+/* Then the next step is to wait for them; false: they have landed meanwhile. */
+bool kv_await_rest(struct kvstore *kv, const struct kv_wake *w);
 void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 void kv_load_again(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 

@@ -278,6 +278,7 @@ uint32_t kvstore_wake(struct kvstore *kv, const struct kv_prompt *p, uint64_t no
     w->tenant = p->tenant;
     w->deadline = now + kv->policy.wake_deadline;
     w->done = plan.first;
+    w->early = kv_pays_early(kv, p, plan.first, plan.take);
     w->n_tokens = p->n_tokens;
     w->n_meta = p->n_meta;
     w->report = *report;
@@ -296,6 +297,14 @@ static void arrived(struct kvstore *kv, struct kv_wake *w)
     w->done++;
 }
 
+/* What it still waits for counts as there: nothing but the device can fail it. */
+static void begin_early(struct kvstore *kv, struct kv_wake *w)
+{
+    w->report.early = kv_await_rest(kv, w);
+    kv->count.began_early += w->report.early;
+    while (w->head != KV_NONE) arrived(kv, w);
+}
+
 bool kvstore_wake_poll(struct kvstore *kv, uint32_t wake, uint64_t now, uint32_t *n,
                        struct kv_wake_report *report)
 {
@@ -307,6 +316,7 @@ bool kvstore_wake_poll(struct kvstore *kv, uint32_t wake, uint64_t now, uint32_t
         if (state != SLOT_READY) break;
         arrived(kv, w);
     }
+    if (w->early && state == SLOT_FILLING && kv_rest_arrives(kv, w)) begin_early(kv, w);
     if (w->head != KV_NONE && state == SLOT_FILLING && now < w->deadline) return false;
 
     bool late = w->head != KV_NONE && state == SLOT_FILLING;

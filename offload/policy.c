@@ -17,6 +17,7 @@ void policy_defaults(struct policy *p)
         .max_stores = 8,
         .max_load_bytes = UINT64_C(256) << 20,
         .wake_deadline = 10 * SECOND,
+        .overlap_gain = 50000,
         .room_wait = 2 * SECOND,
     };
 }

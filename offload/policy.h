@@ -37,11 +37,13 @@ struct policy {
     uint64_t max_load_bytes;         // in flight
     uint32_t max_loads_tenant;       // in flight; 0: no bound
     uint64_t wake_deadline;          // ns; then the rest is computed
+    /* ns that a wake has to gain by beginning before all of it has arrived. */
+    uint64_t overlap_gain;
     uint64_t room_wait;  // ns that room is waited for at most, where copies come first
 };
 
 /* 5 s, 60 s, 30 s, 10 s, 120 s; .90 and .80; no second touch, budget or quota; 32 loads of
- * 256 MiB and 8 stores; 10 s; 2 s. */
+ * 256 MiB and 8 stores; 10 s; 50 us; 2 s. */
 void policy_defaults(struct policy *p);
 NODISCARD int policy_check(const struct policy *p, struct err *err);
 

@@ -94,6 +94,16 @@ void tier_flush(struct tier *t)
     if (t->medium->flush) t->medium->flush(t);
 }
 
+bool tier_arriving(struct tier *t, const struct tier_io *io)
+{
+    return t->medium->arriving && t->medium->arriving(t, io);
+}
+
+bool tier_await(struct tier *t, const struct tier_io *io)
+{
+    return t->medium->await && t->medium->await(t, io);
+}
+
 static void forget(struct tier *t, uint32_t slot, bool erase)
 {
     if (t->medium->forget) t->medium->forget(t, slot, erase);

@@ -40,6 +40,7 @@ struct tier_io {
     enum tier_dir dir;
     void *buf;
     char label[BLOCK_LABEL];  // of a store: kept with the block where the medium can
+    bool sliced;              // of a load: slice by slice where the tier can
     /* set by the tier, valid once reaped */
     int res;  // 0 or -errno
     /* the tier's own while in flight */
@@ -55,6 +56,9 @@ struct tier_medium {
     struct tier_io *(*finish)(struct tier *t);  // next finished, res set; or NULL
     void (*flush)(struct tier *t);  // hand over to the system what was started; or NULL
     int (*reg)(struct tier *t, void *base, size_t bytes);  // tier_register(); or NULL
+    /* Of a load that was started: as copyq_arriving() and copyq_await().  Or NULL. */
+    bool (*arriving)(struct tier *t, const struct tier_io *io);
+    bool (*await)(struct tier *t, const struct tier_io *io);
     /* The block in it is gone, and is not to be found by a restart; erase: none of its
      * bytes may stay.  Or NULL. */
     void (*forget)(struct tier *t, uint32_t slot, bool erase);
@@ -80,6 +84,7 @@ struct tier {
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     uint32_t to_erase;  // of these, those that tier_erase() gave
+    uint32_t pieces;  // in which a sliced load comes; 0: it comes whole
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
     /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
@@ -94,6 +99,8 @@ struct tier_ram_options {
     size_t block_bytes;
     uint32_t capacity;     // blocks; fewer where `copies` has memory for fewer
     struct copyq *copies;  // borrowed: must outlive the tier
+    uint32_t
+        slices;  // equal ones that a block is made of, needed one after another; 0: none
 };
 NODISCARD int tier_ram_open(struct tier **out, const struct tier_ram_options *o,
                             struct err *err);
@@ -158,6 +165,12 @@ tier_buffer_bytes(const struct tier *t);  // block_bytes, rounded up to TIER_ALI
  * stores are not taken.  now: the engine's clock, in ns. */
 NODISCARD int tier_submit(struct tier *t, struct tier_io *io, uint64_t now);
 void tier_flush(struct tier *t);  // after a row of submits
+
+/* Of a load in flight: nothing of it is left to be checked, its first slice is there and the
+ * rest is on its way (copyq.h).  Then tier_await() makes the device's next step wait for it;
+ * false: there is nothing left to wait for. */
+bool tier_arriving(struct tier *t, const struct tier_io *io);
+bool tier_await(struct tier *t, const struct tier_io *io);
 
 /* Take back up to `cap` finished transfers and return how many.  Called now and then with
  * nothing in flight, too: what was dropped is overwritten meanwhile. */

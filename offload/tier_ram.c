@@ -2,7 +2,8 @@
  *
  * On a GPU the arena is pinned and the copies run on their own stream, so that a
  * demotion costs the engine thread one enqueue.  On a CPU the same code runs over
- * the reference queue.  Slot n is arena[n * stride].
+ * the reference queue.  Slot n is arena[n * stride].  What can be loaded is whole, as its
+ * store has landed: nothing is left to be checked, and it may be used slice by slice.
  */
 #include "offload/tier.h"
 
@@ -22,6 +23,7 @@ struct tier_ram {
     struct tier base;
     struct copyq *copies;  // borrowed
     size_t stride;
+    uint32_t slices;       // of a block
     unsigned char *arena;  // owned; comes from copies, goes back to it
     struct line lines[2];  // by direction
 };
@@ -37,7 +39,12 @@ static int ram_start(struct tier *base, struct tier_io *io)
     void *slot = t->arena + io->slot * t->stride;
     bool store = io->dir == TIER_STORE;
 
-    int rc = copyq_push(t->copies, store ? slot : io->buf, store ? io->buf : slot,
+    int rc;
+    if (!store && io->sliced)
+        rc = copyq_push_sliced(t->copies, io->buf, slot, base->block_bytes, t->slices,
+                               &io->ticket);
+    else
+        rc = copyq_push(t->copies, store ? slot : io->buf, store ? io->buf : slot,
                         base->block_bytes, &io->ticket);
     if (rc < 0) return rc;
 
@@ -74,6 +81,16 @@ static void ram_flush(struct tier *base)
     copyq_flush(ram_of(base)->copies);
 }
 
+static bool ram_arriving(struct tier *base, const struct tier_io *io)
+{
+    return copyq_arriving(ram_of(base)->copies, io->ticket);
+}
+
+static bool ram_await(struct tier *base, const struct tier_io *io)
+{
+    return copyq_await(ram_of(base)->copies, io->ticket);
+}
+
 static void ram_forget(struct tier *base, uint32_t slot, bool erase)
 {
     struct tier_ram *t = ram_of(base);
@@ -93,6 +110,8 @@ static const struct tier_medium ram_medium = {
     .start = ram_start,
     .finish = ram_finish,
     .flush = ram_flush,
+    .arriving = ram_arriving,
+    .await = ram_await,
     .forget = ram_forget,
     .close = ram_close,
 };
@@ -118,6 +137,8 @@ int tier_ram_open(struct tier **out, const struct tier_ram_options *o, struct er
     t->base.health.writable = true;
     t->copies = o->copies;
     t->stride = stride;
+    t->slices = o->slices;
+    t->base.pieces = copyq_pieces(o->copies, o->slices);
     for (int i = 0; i < 2; i++) t->lines[i].newest = &t->lines[i].oldest;
 
     size_t got = 0;

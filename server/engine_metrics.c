@@ -47,6 +47,7 @@ static void publish_counters(struct metrics *m, const struct kvstore_counters *c
         {COUNTER_DEADLINE, c->deadline_passed},
         {COUNTER_BUDGET, c->budget_refused},
         {COUNTER_SECOND_TOUCH, c->second_touch_refused},
+        {COUNTER_BEGAN_EARLY, c->began_early},
     };
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         metrics_total(m, all[i].counter, all[i].total);

@@ -62,7 +62,8 @@ struct engine {
     uint32_t *blocks;                   // (max_running, blocks of capacity)
     /* Computing, or waiting for loads, since the last request ended; and for each one. */
     double busy_ns, request_ns;
-    uint64_t now;            // of this turn
+    uint64_t now;   // of this turn
+    bool arriving;  // the next step waits for blocks: its time measures nothing
     uint64_t told_pause[2];  // of RAM and SSD: the latest the log was told of
     uint64_t tenants_at;     // when the bytes of tenants are published next
 

@@ -247,8 +247,11 @@ bool engine_step(struct engine *e, uint64_t now)
     }
     settle_all(e, p, logits, engine_clock());
     uint64_t took = engine_clock() - began;
-    engine_observe_prefill(e, p, took);
-    sched_measured(&e->sched, took);
+    if (!e->arriving) {
+        engine_observe_prefill(e, p, took);
+        sched_measured(&e->sched, took);
+    }
+    e->arriving = false;
     e->busy_ns += (double)took;
     metrics_observe(e->o.metrics, HISTOGRAM_STEP, took);
     metrics_count(e->o.metrics, COUNTER_STEPS, 1);

@@ -172,6 +172,7 @@ static uint32_t adopt(void *arg, uint32_t seq, uint32_t cap, bool *loading)
     struct order *o = &e->orders[q->job];
     struct kv_prompt p = whole_prompt(e, seq);
     if (q->table.n_blocks > 0) p.n_meta = p.n_tokens = 0;
+    p.may_begin_early = q->n_known == o->r->n_ids;  // a reply goes on with all of it
     uint32_t n = kvstore_wake(e->o.store, &p, e->now, q->table.blocks, cap, &v->wake,
                               &v->report);
     if (v->report.conversation[0])
@@ -233,6 +234,7 @@ static void poll_wakes(struct engine *e)
         if (!kvstore_wake_poll(e->o.store, v->wake, e->now, &n, &v->report)) continue;
         v->wake = UINT32_MAX;
         note_wake(e, &e->orders[e->sched.seqs[i].job], &v->report);
+        e->arriving |= v->report.early;
         sched_woken(&e->sched, i, n, e->now);
     }
 }

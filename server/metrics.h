@@ -71,6 +71,7 @@ enum counter {
     COUNTER_FOUND_FOREIGN,
     COUNTER_FOUND_DAMAGED,
     COUNTER_FOUND_ORPHANS,
+    COUNTER_BEGAN_EARLY,
     COUNTER_IDLE_NS,  // nothing was computed because blocks were on their way
     COUNTERS
 };

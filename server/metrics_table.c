@@ -92,6 +92,9 @@ const struct series metrics_counters[COUNTERS] = {
     [COUNTER_FOUND_FOREIGN] = PART("start_blocks_total", NULL, "state=\"foreign\""),
     [COUNTER_FOUND_DAMAGED] = PART("start_blocks_total", NULL, "state=\"damaged\""),
     [COUNTER_FOUND_ORPHANS] = PART("start_blocks_total", NULL, "state=\"orphan\""),
+    [COUNTER_BEGAN_EARLY] =
+        ONE("wakes_begun_early_total",
+            "Wakes whose prefill began while the last of their KV was arriving."),
     [COUNTER_IDLE_NS] = {"load_wait_idle_seconds_total",
                          "Time without computing while KV blocks were on their way.",
                          NULL, true},

@@ -154,6 +154,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
         .kv = &s->kv,
         .device = s->device,
         .policy = policy_of(o),
+        .layers = s->config.layers,
         .ram_bytes = o->ram,
         .ssd_dir = o->ssd,
         .ssd_bytes = o->ssd_size,

@@ -78,6 +78,7 @@ static int ram_options(struct tier_ram_options *out, const struct tiers *t,
         .block_bytes = block,
         .capacity = ram_blocks(o, block),
         .copies = t->copies,
+        .slices = o->layers,
     };
     if (out->capacity > 0) return 0;
     return err_set(err, -EINVAL,

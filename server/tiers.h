@@ -18,6 +18,7 @@ struct tiers_options {
     struct kv_pool *kv;  // borrowed
     bool device;         // its blocks lie in a device's memory
     struct policy policy;
+    uint32_t layers;      // of a KV block
     uint64_t ram_bytes;   // 0: no such tier
     const char *ssd_dir;  // "" or NULL: no such tier
     uint64_t ssd_bytes;   // of its file

@@ -174,7 +174,7 @@ static void bench_ram(struct bench *b)
     struct copyq *q;
     struct tier *t;
     need(copyq_thread_open(&q, &err) == 0, err.msg);
-    struct tier_ram_options o = {b->block, b->n, q};
+    struct tier_ram_options o = {b->block, b->n, q, 0};
     need(tier_ram_open(&t, &o, &err) == 0, err.msg);
     unsigned char *arena = copyq_host_alloc(q, TOTAL);
     need(arena != NULL, "no memory");

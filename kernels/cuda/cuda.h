@@ -64,7 +64,8 @@ struct cuda_op {
     struct cuda_matrix matrix;
     struct cuda_kv kv;
     struct attention_shape shape;
-    char *to, *from;  // OP_COPY_BLOCK
+    uint32_t layer, layers;  // OP_ATTENTION: which of how many
+    char *to, *from;         // OP_COPY_BLOCK
     size_t bytes;
 };
 
@@ -111,6 +112,15 @@ struct cuda_graph {
 #define CUDA_STAGING_BYTES ((size_t)4 << 20)
 #define CUDA_STAGINGS      4
 
+/* Copies that arrive slice by slice and that the next step waits for. */
+struct cuda_arrival {
+    const struct copyq *from;  // NULL: nothing arrives
+    const cudaEvent_t *marks;  // (pieces) each piece has landed
+    uint32_t pieces, slices;
+    uint32_t waited;  // pieces that `compute` waits for already
+    uint64_t train;
+};
+
 /* Device memory that was taken, the latest last. */
 struct cuda_range {
     char *start;
@@ -147,6 +157,7 @@ struct cuda {
     struct attention_shape shape;  // of its first attention; q_heads 0: none yet
     enum dtype kv_type;
     bool copying;  // something is enqueued that no finish has waited for
+    struct cuda_arrival arriving;
 
     struct cuda_graph graphs[CUDA_GRAPHS];
     bool no_graphs;
@@ -226,6 +237,8 @@ extern const struct backend_ops cuda_ops;
 /* ---- copyq.c ---- */
 
 int cuda_copyq_open(struct backend *b, struct copyq **out, struct err *err);
+/* Before the attention of a layer: `compute` waits for the slices of it that arrive. */
+void cuda_await_layer(struct cuda *c, uint32_t layer, uint32_t layers);
 
 BASE_END
 

@@ -21,10 +21,12 @@ static uint32_t padded_rows(uint32_t rows, uint32_t most)
     return n < most ? n : most;
 }
 
-/* Decode only; and where it copies a block, the block is another one each time. */
+/* Decode only; and where it copies a block, the block is another one each time.  One that
+ * waits for what arrives is run as it is. */
 static bool repeats(const struct cuda *c)
 {
     const struct batch *t = c->base.batch;
+    if (c->arriving.from) return false;
     if (t->n_rows != t->n_seqs || t->n_logits != t->n_rows) return false;
     for (uint32_t i = 0; i < c->n_ops; i++)
         if (c->ops[i].kind == OP_COPY_BLOCK) return false;

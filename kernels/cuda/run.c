@@ -111,7 +111,10 @@ static void run(struct cuda *c, const struct cuda_op *op, uint32_t rows, bool re
         e = cuda_rope_store(op->x, op->kv, c->dev.slots, c->cos, c->sin, rows,
                             op->shape.q_heads, s);
         break;
-    case OP_ATTENTION: attention(c, op, rows, recorded); break;
+    case OP_ATTENTION:
+        cuda_await_layer(c, op->layer, op->layers);
+        attention(c, op, rows, recorded);
+        break;
     case OP_SILU_MUL:
         e = cuda_silu_mul(op->y, op->image, op->x, rows, op->cols, s);
         break;

@@ -184,6 +184,8 @@ static void attention(struct backend *b, struct buffer *out, const struct buffer
     if (!op) return;
     op->y = rows_of(b, out);
     op->x = rows_of(b, qkv);
+    op->layer = layer;
+    op->layers = kv->shape.layers;
 }
 
 static void silu_mul(struct backend *b, struct buffer *y, const struct buffer *gu)

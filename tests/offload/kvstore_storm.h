@@ -145,8 +145,8 @@ static inline void restart(struct storm *s)
     kvstore_close(w->kv);
     assert_int_equal(fake_free(&w->pages), w->pages.n);
     if (w->o.ram) {
-        struct tier_ram_options ram = {PAGE, slots_capacity(w->o.ram->slots),
-                                       w->copies};
+        struct tier_ram_options ram = {PAGE, slots_capacity(w->o.ram->slots), w->copies,
+                                       0};
         struct err err;
         tier_close(w->o.ram);
         assert_int_equal(tier_ram_open(&w->o.ram, &ram, &err), 0);

@@ -242,7 +242,7 @@ static inline void world_open(struct world *w, struct sizes s)
     cost_set_prefill(w->o.cost, 1e9, 1e6);  // loading always pays
     assert_int_equal(copyq_cpu_open(&w->copies, &err), 0);
     if (s.ram) {
-        struct tier_ram_options ram = {PAGE, s.ram, w->copies};
+        struct tier_ram_options ram = {PAGE, s.ram, w->copies, 0};
         assert_int_equal(tier_ram_open(&w->o.ram, &ram, &err), 0);
     }
     if (s.ssd) {

@@ -280,6 +280,42 @@ static void a_load_that_landed_unseen_says_only_what_it_can(void **state)
     cost_close(c);
 }
 
+/* 1 us a token, 10 GB/s. */
+static double gain(uint64_t bytes, uint32_t pieces, uint32_t tokens, double price)
+{
+    struct err err;
+    struct cost *c;
+    assert_int_equal(cost_open(&c, &err), 0);
+    cost_set_prefill(c, 1e3, 0);
+    cost_set_tier(c, COST_RAM, 1e6, 1e10);
+    const struct cost_overlap o = {bytes, pieces, 4096, 4096 + tokens, price};
+    double ns = cost_overlap_gain(c, &o);
+    cost_close(c);
+    return ns;
+}
+
+static void
+beginning_early_gains_what_computing_and_loading_have_in_common(void **state)
+{
+    (void)state;
+    // 20 MB take 2 ms; then 1,000 tokens take 1 ms, 4,000 take 4 ms.
+    near(gain(20000000, 8, 1000, 1), 1e6 * 7 / 8, 1e-9);
+    near(gain(20000000, 8, 4000, 1), 2e6 * 7 / 8, 1e-9);
+    near(gain(20000000, 2, 4000, 1), 2e6 / 2, 1e-9);
+    assert_true(gain(20000000, 1, 4000, 1) == 0);
+    assert_true(gain(0, 8, 4000, 1) == 0);
+    assert_true(gain(20000000, 8, 0, 1) == 0);
+}
+
+static void beginning_early_costs_those_who_wait_while_the_device_does(void **state)
+{
+    (void)state;
+    // Of 2 ms the device waits for 1 ms * 7 / 8 if it computes for 1 ms.
+    near(gain(20000000, 8, 1000, 2), 0, 1e-9);
+    near(gain(20000000, 8, 1000, 4), -2e6 * 7 / 8, 1e-9);
+    near(gain(20000000, 8, 4000, 64), 2e6 * 7 / 8, 1e-9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -297,6 +333,9 @@ int main(void)
             after_one_load_a_thousand_times_too_slow_loads_are_made_again_soon),
         cmocka_unit_test(a_tier_that_stays_slow_is_probed_with_a_block_now_and_then),
         cmocka_unit_test(a_load_that_landed_unseen_says_only_what_it_can),
+        cmocka_unit_test(
+            beginning_early_gains_what_computing_and_loading_have_in_common),
+        cmocka_unit_test(beginning_early_costs_those_who_wait_while_the_device_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

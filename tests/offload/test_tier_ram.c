@@ -64,7 +64,7 @@ static void erased_bytes_are_gone_and_dropped_ones_are_not_copied(void **state)
 {
     (void)state;
     struct seen_copyq s = open_seen();
-    struct tier_ram_options o = {BLOCK_BYTES, 2, &s.base};
+    struct tier_ram_options o = {BLOCK_BYTES, 2, &s.base, 0};
     struct tier *t;
     assert_int_equal(tier_ram_open(&t, &o, NULL), 0);
     assert_int_equal(store(t, 1, 0), 0);
@@ -83,7 +83,7 @@ static void a_copy_that_fails_costs_its_block(void **state)
 {
     (void)state;
     struct seen_copyq s = open_seen();
-    struct tier_ram_options o = {BLOCK_BYTES, 2, &s.base};
+    struct tier_ram_options o = {BLOCK_BYTES, 2, &s.base, 0};
     struct tier *t;
     assert_int_equal(tier_ram_open(&t, &o, NULL), 0);
     assert_int_equal(store(t, 1, 0), 0);
@@ -102,7 +102,7 @@ static void what_cannot_be_had_is_refused_with_its_numbers(void **state)
     struct seen_copyq s = open_seen();
     struct tier *t = NULL;
     struct err err;
-    struct tier_ram_options o = {0, 2, &s.base};
+    struct tier_ram_options o = {0, 2, &s.base, 0};
     assert_int_equal(tier_ram_open(&t, &o, &err), -EINVAL);
     assert_string_equal(err.msg, "blocks of 0 bytes cannot be kept in RAM");
     o.block_bytes = SIZE_MAX / 4, o.capacity = 100;
@@ -124,7 +124,7 @@ static void where_there_is_less_memory_the_tier_is_smaller(void **state)
     struct seen_copyq s = open_seen();
     struct tier *t = NULL;
     struct err err;
-    struct tier_ram_options o = {4096, 8, &s.base};
+    struct tier_ram_options o = {4096, 8, &s.base, 0};
     s.most = 3 * 4096 + 100;
     assert_int_equal(tier_ram_open(&t, &o, &err), 0);
     assert_int_equal(slots_capacity(t->slots), 3);

@@ -122,7 +122,7 @@ static inline void world_open(struct world *w, const struct tier_kind *k,
     }
     memset(w, 0, sizeof *w);
     assert_int_equal(copyq_cpu_open(&w->copies, &w->err), 0);
-    struct tier_ram_options o = {BLOCK_BYTES, capacity, w->copies};
+    struct tier_ram_options o = {BLOCK_BYTES, capacity, w->copies, 0};
     assert_int_equal(tier_ram_open(&w->tier, &o, &w->err), 0);
 }
 

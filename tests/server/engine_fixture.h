@@ -62,6 +62,7 @@ static inline void world_open_store(struct world *w, const struct world_options 
         .kv = &w->kv,
         .device = backend_device_memory(w->backend, &free_bytes),
         .policy = o->policy,
+        .layers = w->kv.mem.shape.layers,
         .ram_bytes = o->ram_blocks * kv_block_bytes(&w->kv.mem.shape),
         .ssd_dir = o->ssd_blocks ? o->ssd_dir : NULL,
         .ssd_bytes = o->ssd_blocks * (kv_block_bytes(&w->kv.mem.shape) + 4096) + 65536,
@@ -72,6 +73,7 @@ static inline void world_open_store(struct world *w, const struct world_options 
         policy_defaults(&t.policy);
         t.policy.copy_after = t.policy.idle_after = t.policy.ssd_after = 1;
         t.policy.residency = t.policy.keep_for = 0;
+        t.policy.overlap_gain = 0;  // wherever it can be
     }
     assert_int_equal(crypto_open(&err), 0);
     for (uint32_t i = 0; i < 2; i++) {

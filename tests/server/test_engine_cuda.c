@@ -136,12 +136,22 @@ static void run_history(struct world *cold, struct world *w, uint64_t seed)
     }
 }
 
+/* Wakes that began while blocks were arriving, of an engine that is not asked any more. */
+static uint64_t begun_early(struct world *w)
+{
+    struct kvstore_counters c;
+    engine_drain(w->engine, 0);
+    kvstore_count(w->tiers.store, &c);
+    return c.began_early;
+}
+
 static void any_history_over_any_tiers_reads_as_one_that_never_slept(void **state)
 {
     (void)state;
     static const struct {
         uint32_t ram, ssd;
     } tiers[] = {{40, 0}, {0, 60}, {12, 60}};
+    uint64_t early = 0;
     need_device();
     for (uint32_t i = 0; i < ARRAY_LEN(tiers); i++) {
         struct world_options plain = on_device(64, 0, 0);
@@ -152,9 +162,11 @@ static void any_history_over_any_tiers_reads_as_one_that_never_slept(void **stat
         world_open(&cold, &plain);
         world_open(&w, &o);
         run_history(&cold, &w, 5 + i);
+        early += begun_early(&w);
         world_close(&cold);
         world_close(&w);
     }
+    if (standin_schedule) assert_true(early > 0);
 }
 
 /* ---- drafts ---- */
@@ -250,6 +262,44 @@ static void whichever_call_fails_requests_end_and_the_ssd_stays_right(void **sta
     }
 }
 
+/* What beginning early asks of CUDA, call by call. */
+static void whichever_call_of_an_early_start_fails_no_token_is_wrong(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cudaMemcpy2DAsync", "cudaStreamWaitEvent",
+                                        "cudaEventRecord", "cudaEventQuery"};
+    need_device();
+    if (!standin_fail) {
+        print_message("skipped: a real device cannot be made to fail\n");
+        skip();
+    }
+    struct world_options plain = on_device(64, 0, 0), o = on_device(64, 40, 0);
+    struct world cold, w;
+    world_open(&cold, &plain);
+    static struct client right[2];
+    client_ask(&right[0], &cold, prompt_of(&cold, 100, 1, 0, REPLY));
+    client_ask(&right[1], &cold, prompt_of(&cold, 120, 1, 0, REPLY));
+    world_close(&cold);
+
+    uint64_t early = 0;
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        bool failed = true;
+        for (unsigned n = 1; failed; n += 1 + n / 2) {
+            standin_schedule(STANDIN_RANDOM, STANDIN_SHUFFLED, n);
+            world_open(&w, &o);
+            assert_true(may_answer(&w, 100, &right[0]));
+            wait_asleep(&w, "one", KV_RAM);
+            standin_fail(calls[i], n, FAILURE);
+            failed = !may_answer(&w, 120, &right[1]);
+            failed |= engine_failure(w.engine, NULL);
+            early += begun_early(&w);
+            world_close(&w);
+            standin_reset();  // a dead device has freed nothing
+        }
+    }
+    assert_true(early > 0);
+}
+
 static void without_enough_memory_it_says_what_there_was_none_for(void **state)
 {
     (void)state;
@@ -287,6 +337,7 @@ int main(void)
         cmocka_unit_test(any_history_over_any_tiers_reads_as_one_that_never_slept),
         cmocka_unit_test(a_reply_with_drafts_has_the_bits_of_one_without),
         cmocka_unit_test(whichever_call_fails_requests_end_and_the_ssd_stays_right),
+        cmocka_unit_test(whichever_call_of_an_early_start_fails_no_token_is_wrong),
         cmocka_unit_test(without_enough_memory_it_says_what_there_was_none_for),
     };
     return run_in_folder(tests, ARRAY_LEN(tests));
