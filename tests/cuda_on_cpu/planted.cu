@@ -67,7 +67,7 @@ PLANTED(static_bounds)  // n = 1: the last thread reads past the end
 }
 PLANTED(dynamic_bounds)
 {
-    GPU_DYN_SHARED(bytes);
+    GPU_DYN_SHARED(bytes, 256);
     float *s = reinterpret_cast<float *>(bytes);
     s[threadIdx.x + 1] = 1;
     __syncthreads();
@@ -75,7 +75,7 @@ PLANTED(dynamic_bounds)
 }
 PLANTED(dynamic)  // right
 {
-    GPU_DYN_SHARED(bytes);
+    GPU_DYN_SHARED(bytes, 100 << 10);
     float *s = reinterpret_cast<float *>(bytes);
     s[threadIdx.x] = in[threadIdx.x];
     __syncthreads();
