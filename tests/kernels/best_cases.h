@@ -164,11 +164,13 @@ static inline void ranking_run(struct ranking *t, const float *w, uint32_t n,
     ranking_check(t, w, n, usable);
 }
 
-/* Every kind of row, of every size; asking for none, one, some and the most. */
-static inline void check_ranking(struct backend *b)
+/* Every kind of row, of many sizes; asking for none, one, some and the most.  Of all such
+ * cases the part-th of `parts`, which has every kind where parts and ROW_KINDS share no
+ * divisor. */
+static inline void check_ranking(struct backend *b, uint32_t part, uint32_t parts)
 {
     static struct ranking t;
-    for (uint32_t i = 0; i < ARRAY_LEN(vocabularies) * ROW_KINDS; i++) {
+    for (uint32_t i = part; i < ARRAY_LEN(vocabularies) * ROW_KINDS; i += parts) {
         uint32_t vocab = vocabularies[i / ROW_KINDS];
         uint32_t usable = vocab - vocab / 5,
                  most = usable < BEST_MOST ? usable : BEST_MOST;

@@ -14,7 +14,7 @@ static void in_any_order_of_threads_they_are_those_of_a_plain_search(void **stat
             standin_schedule(STANDIN_RANDOM, (enum standin_threads)order, 7);
         else if (order > STANDIN_FORWARD)
             break;  // a real device has its own
-        check_ranking(d.b);
+        check_ranking(d.b, (uint32_t)order, STANDIN_SHUFFLED + 1);
     }
     close_device(&d);
 }
