@@ -108,6 +108,7 @@ ifeq ($(DEVICE)$(GPU),cuda)
 STANDIN_SO := $(addprefix $(STANDIN)/,libcudart.so.13 libcublas.so.13 kernels.so planted.so)
 ON_STANDIN := LD_LIBRARY_PATH=$(STANDIN)
 endif
+standin: $(STANDIN_SO)
 
 $(BUILD)/tests/cuda_on_cpu/test_%: $(BUILD)/tests/cuda_on_cpu/test_%.c.o \
     $(BUILD)/tests/cuda_on_cpu/planted.cu.o $(STANDIN_LIB)
@@ -134,6 +135,11 @@ else
 	    unit T="$(if $(SAN),$(CUDA_WATCHED),$(CUDA_TESTS))"
 endif
 
+# What a machine with a GPU is to be asked once; ARGS=--standin proves the script without one.
+gpu-check: model ## ten minutes on a GPU: goldens, shares of its limits, waking; ARGS=--standin for a try without
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 all build/cuda/tests/bench_cuda $(if $(filter --standin,$(ARGS)),standin)
+	@tests/load/gpu_check.py build/cuda $(MODEL) $(ARGS)
+
 # ---- what the kernels cost ---------------------------------------------------
 # cuobjdump, which calls nvdisasm, is not part of every toolkit.
 
@@ -152,7 +158,7 @@ else
 	@kernels/cuda/report.py $(NVCC) $(CUOBJDUMP) build/cuda-report $(CUDA_ARCHS) -- $(NVCC_FLAGS)
 endif
 
-.PHONY: standin cuda-test cuda-report cuda-toolkit
+.PHONY: standin gpu-check cuda-test cuda-report cuda-toolkit
 
 # ---- the toolkit -------------------------------------------------------------
 

@@ -202,7 +202,7 @@ static void whichever_call_fails_requests_end_and_the_ssd_stays_right(void **sta
     world_close(&cold);
 
     bool failed = true;
-    for (unsigned n = 1; failed; n += 1 + n / (TSAN ? 1 : 3)) {
+    for (unsigned n = 1; failed; n += 1 + (TSAN ? 3 * n : n / 3)) {
         empty_folder();
         world_open(&w, &o);
         standin_fail("any", n, FAILURE);
