@@ -173,9 +173,9 @@ static void set_batch(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t co
         x->block_start[s] = s * blocks;
     }
     for (uint32_t r = 0; r < seqs * rows; r++) x->pos[r] = context - rows + r % rows;
-    for (uint32_t i = 0; i < seqs * blocks;
-         i++)  // neighbours in a table are none in memory
-        x->blocks[i] = i % 2 ? i : seqs * blocks - 1 - i - seqs * blocks % 2;
+    // As a pool in use hands them out: neighbours in a table are none in memory.
+    uint32_t last = (seqs * blocks - 1) & ~1u;
+    for (uint32_t i = 0; i < seqs * blocks; i++) x->blocks[i] = i % 2 ? i : last - i;
     x->batch = (struct batch){
         .n_rows = seqs * rows,
         .n_seqs = seqs,

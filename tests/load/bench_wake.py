@@ -87,7 +87,8 @@ class Run:
         if ram:
             flags += ["--ram", str(blocks * block)]
         if ssd:
-            flags += ["--ssd", ssd, "--ssd-size", str(PAGE + blocks * slot_bytes(block))]
+            size = max(PAGE + blocks * slot_bytes(block), 1 << 20)
+            flags += ["--ssd", ssd, "--ssd-size", str(size)]
         self.server = Server(o.model, *flags)
 
     def __enter__(self):
