@@ -54,6 +54,8 @@ struct backend_ops {
                               const struct buffer *x);
     void (*logits)(struct backend *b, float *logits, const struct matrix *m,
                    const struct buffer *x);
+    void (*best)(struct backend *b, struct best *best, const float *logits,
+                 uint32_t cols);
     void (*copy_block)(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
                        uint32_t src);
     int (*finish)(struct backend *b, struct err *err);  // wait; the device's own errors

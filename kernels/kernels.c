@@ -230,6 +230,18 @@ void backend_logits_free(struct backend *b, float *p)
     b->ops->host_free(b, p);
 }
 
+int backend_best_alloc(struct backend *b, struct best **out, uint32_t rows,
+                       struct err *err)
+{
+    *out = rows ? b->ops->host_alloc(b, (size_t)rows * BEST_MOST * sizeof **out) : NULL;
+    return *out ? 0 : err_set(err, -ENOMEM, "no memory for the best of %u rows", rows);
+}
+
+void backend_best_free(struct backend *b, struct best *p)
+{
+    b->ops->host_free(b, p);
+}
+
 int backend_kv_alloc(struct backend *b, struct kv_pool_mem *out,
                      const struct kv_shape *shape, uint32_t n_blocks, struct err *err)
 {

@@ -20,6 +20,7 @@
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 
+#include "kernels/best.h"
 #include "kernels/kv_block.h"
 
 BASE_BEGIN
@@ -72,6 +73,11 @@ struct batch {
         *block_start;        // (n_seqs + 1) first entry of s's block table in blocks
     const uint32_t *blocks;  // block tables, one behind the other: block numbers
     const uint32_t *logit_rows;  // (n_logits) ascending rows whose logits are wanted
+    // NULL, or (n_logits): of how many of its best the host asks in place of a row of logits,
+    // at most BEST_MOST; 0: for the row itself.
+    const uint32_t *n_best;
+    uint32_t
+        n_usable;  // with n_best: logits that may be among them, the first of a row
 };
 
 struct attention_shape {
@@ -148,6 +154,10 @@ void backend_buffer_free(struct backend *b, struct buffer *x);
 NODISCARD int backend_logits_alloc(struct backend *b, float **out, uint32_t rows,
                                    uint32_t cols, struct err *err);
 void backend_logits_free(struct backend *b, float *p);
+/* Likewise BEST_MOST places for each row. */
+NODISCARD int backend_best_alloc(struct backend *b, struct best **out, uint32_t rows,
+                                 struct err *err);
+void backend_best_free(struct backend *b, struct best *p);
 NODISCARD int backend_kv_alloc(struct backend *b, struct kv_pool_mem *out,
                                const struct kv_shape *shape, uint32_t n_blocks,
                                struct err *err);
@@ -195,6 +205,12 @@ void backend_gather_logit_rows(struct backend *b, struct buffer *y,
 /* logits(n_logits, m->rows) = x(n_logits, m->cols) W^T, in f32. */
 void backend_logits(struct backend *b, float *logits, const struct matrix *m,
                     const struct buffer *x);
+
+/* Of the rows of logits(n_logits, cols), which this step computes, whose n_best is not 0: what
+ * best_of_row() says of the first n_usable, at best[BEST_MOST * row].  The rows themselves need
+ * not come to the host then. */
+void backend_best(struct backend *b, struct best *best, const float *logits,
+                  uint32_t cols);
 
 /* Copy whole block src to dst (copy on write).  Ordered with the operations around it;
  * may also be called between backend_finish() and the next backend_begin(). */

@@ -227,6 +227,26 @@ void backend_logits(struct backend *b, float *logits, const struct matrix *m,
     }
 }
 
+void backend_best(struct backend *b, struct best *best, const float *logits,
+                  uint32_t cols)
+{
+    if (!in_step(b, "best")) return;
+    const struct batch *t = b->batch;
+    if (!require(b, t->n_best && t->n_usable && t->n_usable <= cols,
+                 "a batch asks for the best of %u logits; a row has %u", t->n_usable,
+                 cols)) {
+        return;
+    }
+    for (uint32_t i = 0; i < t->n_logits; i++) {
+        if (!require(b, t->n_best[i] <= BEST_MOST && t->n_best[i] <= t->n_usable,
+                     "row %u of logits is asked for its best %u; the most is %u of %u",
+                     i, t->n_best[i], BEST_MOST, t->n_usable)) {
+            return;
+        }
+    }
+    b->ops->best(b, best, logits, cols);
+}
+
 void backend_copy_block(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
                         uint32_t src)
 {

@@ -121,6 +121,7 @@ int model_forward(struct model *m, struct kv_pool *kv, const struct batch *batch
     if (batch->n_logits > 0) {
         backend_gather_logit_rows(b, &m->last, &m->h);
         backend_logits(b, m->logits, w->head.data ? &w->head : &w->embed, &m->last);
+        if (batch->n_best) backend_best(b, m->best, m->logits, c->vocab);
     }
     *logits = m->logits;
     return backend_finish(b, err);

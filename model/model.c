@@ -34,7 +34,9 @@ size_t model_activation_bytes(const struct model_config *c,
     struct activation a[N_ACTIVATIONS];
     activations(&none, c, a);
 
-    unsigned __int128 elements = (unsigned __int128)o->max_logits * c->vocab;
+    const uint32_t best = BEST_MOST * sizeof(struct best) / sizeof(float);
+    unsigned __int128 elements =
+        (unsigned __int128)o->max_logits * ((uint64_t)c->vocab + best);
     for (int i = 0; i < N_ACTIVATIONS; i++)
         elements += (unsigned __int128)a[i].cols *
                     (a[i].of_logits ? o->max_logits : o->max_rows);
@@ -65,8 +67,10 @@ static int allocate(struct model *m, struct err *err)
     m->inv_freq = malloc(c->head_dim / 2 * sizeof *m->inv_freq);
     if (!m->inv_freq) return err_set(err, -ENOMEM, "no memory for RoPE frequencies");
     model_rope_frequencies(c, m->inv_freq);
-    return backend_logits_alloc(m->backend, &m->logits, m->options.max_logits, c->vocab,
-                                err);
+    int rc = backend_logits_alloc(m->backend, &m->logits, m->options.max_logits,
+                                  c->vocab, err);
+    if (rc < 0) return rc;
+    return backend_best_alloc(m->backend, &m->best, m->options.max_logits, err);
 }
 
 int model_open(struct model *out, struct backend *b, const struct model_config *c,
@@ -99,6 +103,7 @@ void model_close(struct model *m)
         for (int i = 0; i < N_ACTIVATIONS; i++)
             backend_buffer_free(m->backend, a[i].buffer);
         backend_logits_free(m->backend, m->logits);
+        backend_best_free(m->backend, m->best);
         weights_close(&m->weights);
     }
     free(m->inv_freq);

@@ -24,8 +24,9 @@ struct model {
     struct weights weights;
     float *inv_freq;  // (head_dim / 2)
     struct buffer x, h, delta, qkv, attn, gate_up, ffn,
-        last;       // activations, see forward.c
-    float *logits;  // (max_logits, vocab)
+        last;           // activations, see forward.c
+    float *logits;      // (max_logits, vocab)
+    struct best *best;  // (max_logits, BEST_MOST)
     struct model_options options;
 };
 
@@ -46,7 +47,7 @@ struct kv_shape model_kv_shape(const struct model_config *c, enum dtype kv);
 
 /* Compute the batch: K and V of all its rows are in the pool afterwards, and row i of
  * *logits, of config.vocab floats, belongs to batch->logit_rows[i]; it is valid until the
- * next call.  -EIO or the backend's error. -EINVAL, and nothing computed, where an id or
+ * next call.  Where batch->n_best[i] is not 0, only the m->best of the row is.  -EIO or the backend's error. -EINVAL, and nothing computed, where an id or
  * a position is out of range, a block to be written has another holder, or the batch
  * exceeds what was opened. */
 NODISCARD int model_forward(struct model *m, struct kv_pool *kv,

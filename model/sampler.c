@@ -1,5 +1,7 @@
 #include "model/sampler.h"
 
+#include "kernels/best.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +13,9 @@
 /* Between calls every count is 0; the other arrays hold nothing that matters. */
 struct sampler {
     uint32_t vocab, usable;
-    float *adjusted;   // (vocab) logits after bias and penalties
+    float *adjusted;   // (vocab) logits after bias and penalties; or the best alone
     float *weight;     // (vocab) exp((logit - largest) / temperature); 0: excluded
-    uint64_t *ranked;  // (vocab) rank_of() of the ids that are to be sorted
+    uint64_t *ranked;  // (vocab) best_rank() of the ids that are to be sorted
     uint32_t *count;   // (vocab) how often an id occurs in the history
     double mass[BUCKETS];
 };
@@ -54,94 +56,9 @@ void sampler_set_usable(struct sampler *s, uint32_t usable)
     if (usable > 0 && usable <= s->vocab) s->usable = usable;
 }
 
-/* ---- order ---- */
-
-/* The bits of a float as an integer that orders as the numbers do: negative numbers have
- * their magnitude turned over.  NaNs end up beyond the infinities. */
-static inline int32_t ordered_bits(float x)
+uint32_t sampler_usable(const struct sampler *s)
 {
-    int32_t i;
-    memcpy(&i, &x, sizeof i);
-    return i ^ ((i >> 31) & INT32_MAX);
-}
-
-/* -EDOM unless the largest logit is finite and none is NaN. */
-static int find_largest(const float *logits, uint32_t n, float *out)
-{
-    int32_t low = INT32_MAX, high = INT32_MIN;
-    for (uint32_t i = 0; i < n; i++) {
-        int32_t x = ordered_bits(logits[i]);
-        low = x < low ? x : low;
-        high = x > high ? x : high;
-    }
-    if (low < ordered_bits(-INFINITY) || high >= ordered_bits(INFINITY) ||
-        high == ordered_bits(-INFINITY))
-        return -EDOM;
-
-    int32_t bits = high ^ ((high >> 31) & INT32_MAX);
-    memcpy(out, &bits, sizeof *out);
-    return 0;
-}
-
-static int32_t first_equal(const float *logits, float value)
-{
-    int32_t i = 0;
-    while (logits[i] != value) i++;
-    return i;
-}
-
-/* One integer that is less the larger the logit is and, where two are equal, the lower
- * the id is: an ascending sort puts the best first. */
-static inline uint64_t rank_of(float logit, uint32_t id)
-{
-    uint32_t falling = (uint32_t)INT32_MAX - (uint32_t)ordered_bits(logit + 0.0f);
-    return (uint64_t)falling << 32 | id;
-}
-
-static inline uint32_t ranked_id(uint64_t rank)
-{
-    return (uint32_t)rank;
-}
-
-/* A heap with the worst of its n ranks at the root. */
-static void sift_down(uint64_t *heap, uint32_t n, uint32_t i)
-{
-    uint64_t x = heap[i];
-    for (size_t child; (child = 2 * (size_t)i + 1) < n; i = (uint32_t)child) {
-        if (child + 1 < n && heap[child + 1] > heap[child]) child++;
-        if (heap[child] <= x) break;
-        heap[i] = heap[child];
-    }
-    heap[i] = x;
-}
-
-static void heapify(uint64_t *heap, uint32_t n)
-{
-    for (uint32_t i = n / 2; i-- > 0;) sift_down(heap, n, i);
-}
-
-/* Turn a heap into an array with the best first. */
-static void sort_heap(uint64_t *heap, uint32_t n)
-{
-    while (n-- > 1) {
-        uint64_t worst = heap[0];
-        heap[0] = heap[n];
-        heap[n] = worst;
-        sift_down(heap, n, 0);
-    }
-}
-
-/* The k best of n logits as a heap; most ids fail the one comparison with its root. */
-static void select_best(uint64_t *heap, uint32_t k, const float *logits, uint32_t n)
-{
-    for (uint32_t i = 0; i < k; i++) heap[i] = rank_of(logits[i], i);
-    heapify(heap, k);
-    for (uint32_t i = k; i < n; i++) {
-        uint64_t rank = rank_of(logits[i], i);
-        if (rank > heap[0]) continue;
-        heap[0] = rank;
-        sift_down(heap, k, 0);
-    }
+    return s->usable;
 }
 
 /* ---- probabilities ---- */
@@ -201,11 +118,23 @@ static void weigh_all(struct sampler *s, const float *logits, float largest,
 static void weigh_best(struct sampler *s, const float *logits, float largest,
                        float per_temperature, uint32_t k)
 {
-    select_best(s->ranked, k, logits, s->usable);
+    best_select(s->ranked, k, logits, s->usable);
     memset(s->weight, 0, s->usable * sizeof *s->weight);
     for (uint32_t i = 0; i < k; i++) {
-        uint32_t id = ranked_id(s->ranked[i]);
+        uint32_t id = best_id(s->ranked[i]);
         s->weight[id] = weight_of(logits[id], largest, per_temperature);
+    }
+}
+
+/* The same of k logits that are known to be the best. */
+static void weigh_given(struct sampler *s, const struct best *best, uint32_t k,
+                        float per_temperature)
+{
+    memset(s->weight, 0, s->usable * sizeof *s->weight);
+    for (uint32_t i = 0; i < k; i++) {
+        s->weight[best[i].id] =
+            weight_of(best[i].logit, best[0].logit, per_temperature);
+        s->adjusted[best[i].id] = best[i].logit;
     }
 }
 
@@ -233,16 +162,16 @@ static void keep_nucleus(struct sampler *s, const float *logits, double top_p)
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->usable; i++) {
         uint32_t bucket = bucket_of(s->weight[i]);
-        if (bucket == cut) heap[n++] = ~rank_of(logits[i], i);
+        if (bucket == cut && s->weight[i] > 0) heap[n++] = ~best_rank(logits[i], i);
         if (bucket < cut) s->weight[i] = 0;
     }
-    heapify(heap, n);
+    best_heapify(heap, n);
     for (bool first = true; n > 0 && (first || mass < want); first = false) {
-        mass += (double)s->weight[ranked_id(~heap[0])];
+        mass += (double)s->weight[best_id(~heap[0])];
         heap[0] = heap[--n];
-        sift_down(heap, n, 0);
+        best_sift(heap, n, 0);
     }
-    for (uint32_t i = 0; i < n; i++) s->weight[ranked_id(~heap[i])] = 0;
+    for (uint32_t i = 0; i < n; i++) s->weight[best_id(~heap[i])] = 0;
 }
 
 static void keep_likelier_than(struct sampler *s, float min_p)
@@ -309,10 +238,10 @@ static void fill_logprobs(struct sampler *s, const float *logits, float largest,
     out->n_top = n_top;
     if (n_top == 0) return;
 
-    select_best(s->ranked, n_top, logits, s->usable);
-    sort_heap(s->ranked, n_top);
+    best_select(s->ranked, n_top, logits, s->usable);
+    best_sort(s->ranked, n_top);
     for (uint32_t i = 0; i < n_top; i++) {
-        uint32_t id = ranked_id(s->ranked[i]);
+        uint32_t id = best_id(s->ranked[i]);
         out->top[i] = (struct token_logprob){
             (int32_t)id, logprob_of(logits[id], largest, log_total)};
     }
@@ -345,18 +274,29 @@ static void adjust(struct sampler *s, const float *logits, const struct sampling
     }
 }
 
-static int32_t choose(struct sampler *s, const float *logits, float largest,
-                      const struct sampling *how, double u)
+static float per_temperature_of(const struct sampling *how)
 {
-    float per_temperature = 1 / fmaxf(how->temperature, 1e-30f);
-    if (how->top_k > 0 && how->top_k < s->usable)
-        weigh_best(s, logits, largest, per_temperature, how->top_k);
-    else
-        weigh_all(s, logits, largest, per_temperature);
+    return 1 / fmaxf(how->temperature, 1e-30f);
+}
 
+/* From the weights, for which logits are read where a weight is not 0. */
+static int32_t choose_weighted(struct sampler *s, const float *logits,
+                               const struct sampling *how, uint32_t choice,
+                               uint32_t step)
+{
     if (how->top_p < 1) keep_nucleus(s, logits, (double)how->top_p);
     if (how->min_p > 0) keep_likelier_than(s, how->min_p);
-    return draw(s, u);
+    return draw(s, uniform(how->seed, choice, step));
+}
+
+static int32_t choose(struct sampler *s, const float *logits, float largest,
+                      const struct sampling *how, uint32_t choice, uint32_t step)
+{
+    if (how->top_k > 0 && how->top_k < s->usable)
+        weigh_best(s, logits, largest, per_temperature_of(how), how->top_k);
+    else
+        weigh_all(s, logits, largest, per_temperature_of(how));
+    return choose_weighted(s, logits, how, choice, step);
 }
 
 int sampler_pick(struct sampler *s, const float *logits, const struct sampling *how,
@@ -364,7 +304,7 @@ int sampler_pick(struct sampler *s, const float *logits, const struct sampling *
                  struct sample *out)
 {
     float largest, largest_adjusted;
-    int rc = find_largest(logits, s->usable, &largest);
+    int rc = best_largest(logits, s->usable, &largest);
     if (rc < 0) return rc;
 
     const float *final = logits;
@@ -372,15 +312,37 @@ int sampler_pick(struct sampler *s, const float *logits, const struct sampling *
     if (is_adjusted(how, n)) {
         adjust(s, logits, how, history, n);
         final = s->adjusted;
-        rc = find_largest(final, s->usable, &largest_adjusted);
+        rc = best_largest(final, s->usable, &largest_adjusted);
         if (rc < 0) return rc;
     }
     out->n_top = 0;
     out->logprob = 0;
-    out->id = how->temperature > 0 ? choose(s, final, largest_adjusted, how,
-                                            uniform(how->seed, choice, step))
-                                   : first_equal(final, largest_adjusted);
+    out->id = how->temperature > 0
+                  ? choose(s, final, largest_adjusted, how, choice, step)
+                  : best_id_of(final, largest_adjusted);
     if (how->logprobs) fill_logprobs(s, logits, largest, how->top_logprobs, out);
+    return 0;
+}
+
+uint32_t sampler_best(const struct sampler *s, const struct sampling *how)
+{
+    if (is_adjusted(how, 1) || how->logprobs) return 0;
+    if (how->temperature <= 0) return 1;
+    if (how->top_k > BEST_MOST) return 0;
+    return how->top_k < s->usable ? how->top_k : s->usable;
+}
+
+int sampler_pick_best(struct sampler *s, const struct best *best,
+                      const struct sampling *how, uint32_t choice, uint32_t step,
+                      struct sample *out)
+{
+    if (best[0].id < 0) return -EDOM;
+    out->n_top = 0;
+    out->logprob = 0;
+    out->id = best[0].id;
+    if (how->temperature <= 0) return 0;
+    weigh_given(s, best, sampler_best(s, how), per_temperature_of(how));
+    out->id = choose_weighted(s, s->adjusted, how, choice, step);
     return 0;
 }
 
@@ -389,7 +351,7 @@ int sampler_score(struct sampler *s, const float *logits, const struct sampling 
 {
     if (id < 0 || (uint32_t)id >= s->usable) return -EINVAL;
     float largest;
-    int rc = find_largest(logits, s->usable, &largest);
+    int rc = best_largest(logits, s->usable, &largest);
     if (rc < 0) return rc;
 
     out->id = id;

@@ -17,7 +17,7 @@
 #ifndef MODEL_SAMPLER_H
 #define MODEL_SAMPLER_H
 
-#include "kernels/base.h"
+#include "kernels/best.h"
 
 #define SAMPLER_MAX_TOP  20    // top_logprobs
 #define SAMPLER_MAX_BIAS 1024  // entries of logit_bias
@@ -59,6 +59,7 @@ void sampler_close(struct sampler *s);
 /* Ids from `usable` on (without a token, when the model's vocabulary is padded) are never
  * chosen. */
 void sampler_set_usable(struct sampler *s, uint32_t usable);
+uint32_t sampler_usable(const struct sampler *s);
 
 /* Choose the token of step `step` (0 for the first generated one) of choice `choice`.
  * history: the n generated ids so far.  -EDOM where a logit is NaN or +infinity, or none
@@ -66,6 +67,15 @@ void sampler_set_usable(struct sampler *s, uint32_t usable);
 NODISCARD int sampler_pick(struct sampler *s, const float *logits,
                            const struct sampling *how, uint32_t choice, uint32_t step,
                            const int32_t *history, uint32_t n, struct sample *out);
+
+/* How many of the best of the usable logits sampler_pick_best() needs in place of the row; 0:
+ * it needs the row, as bias, penalties and logprobs do, and drawing from more than BEST_MOST. */
+uint32_t sampler_best(const struct sampler *s, const struct sampling *how);
+/* The same token from so many, as best_of_row() has them, that sampler_pick() chooses from the
+ * row.  -EDOM likewise. */
+NODISCARD int sampler_pick_best(struct sampler *s, const struct best *best,
+                                const struct sampling *how, uint32_t choice,
+                                uint32_t step, struct sample *out);
 
 /* Logprobs of a given id (prompt tokens of an echo): fills out as pick does where logprobs
  * are asked for.  -EDOM as above; -EINVAL where id is not usable. */

@@ -31,7 +31,7 @@ struct piece {
     void *at;  // of a pointer
     size_t n, size;
 };
-#define PIECES 11
+#define PIECES 12
 
 static void list_pieces(struct engine *e, const struct engine_options *o,
                         struct piece out[PIECES])
@@ -47,6 +47,7 @@ static void list_pieces(struct engine *e, const struct engine_options *o,
         {&e->ids, rows, sizeof *e->ids},
         {&e->pos, rows, sizeof *e->pos},
         {&e->logit_rows, rows, sizeof *e->logit_rows},
+        {&e->n_best, rows, sizeof *e->n_best},
         {&e->row_start, running + 1, sizeof *e->row_start},
         {&e->block_start, running + 1, sizeof *e->block_start},
         {&e->blocks, running * blocks, sizeof *e->blocks},

@@ -58,6 +58,7 @@ struct engine {
     /* the batch of a step */
     int32_t *ids;                       // (step_tokens)
     uint32_t *pos, *logit_rows;         // (step_tokens)
+    uint32_t *n_best;                   // (step_tokens)
     uint32_t *row_start, *block_start;  // (max_running + 1)
     uint32_t *blocks;                   // (max_running, blocks of capacity)
     /* Computing, or waiting for loads, since the last request ended; and for each one. */

@@ -43,7 +43,10 @@ static struct batch make_batch(struct engine *e, const struct sched_step *p)
         for (uint32_t at = it->from; at < it->from + it->n; at++, rows++) {
             e->ids[rows] = at < r->n_ids ? r->ids[at] : generated[at - r->n_ids];
             e->pos[rows] = at;
-            if (at >= it->logits_from) e->logit_rows[logits++] = rows;
+            if (at < it->logits_from) continue;
+            bool scored = at + 1 < r->n_ids;
+            e->n_best[logits] = scored ? 0 : sampler_best(e->sampler, &r->sampling);
+            e->logit_rows[logits++] = rows;
         }
         uint32_t n = kv_blocks_for(it->from + it->n);
         memcpy(e->blocks + blocks, q->table.blocks, n * sizeof *e->blocks);
@@ -61,10 +64,25 @@ static struct batch make_batch(struct engine *e, const struct sched_step *p)
         .block_start = e->block_start,
         .blocks = e->blocks,
         .logit_rows = e->logit_rows,
+        .n_best = e->n_best,
+        .n_usable = sampler_usable(e->sampler),
     };
 }
 
 /* ---- after it ---- */
+
+/* What the step says of an item's rows from logits_from on: of each the logits or, where
+ * sampler_best() says how many, the best of them. */
+struct results {
+    const float *logits;
+    const struct best *best;
+};
+
+static void skip_rows(const struct engine *e, struct results *from, uint32_t rows)
+{
+    from->logits += (size_t)rows * e->o.model->config.vocab;
+    from->best += (size_t)rows * BEST_MOST;
+}
 
 static bool ends_sequence(const struct engine *e, int32_t id)
 {
@@ -95,8 +113,21 @@ static void end_voice(struct engine *e, uint32_t seq, enum finish_reason reason)
     sched_end(&e->sched, seq);
 }
 
+static int pick(struct engine *e, uint32_t seq, const struct request *r,
+                const struct results *row, struct sample *out)
+{
+    const struct voice *v = &e->voices[seq];
+    uint32_t choice = e->sched.seqs[seq].choice, step = v->n_generated;
+    if (sampler_best(e->sampler, &r->sampling) > 0)
+        return sampler_pick_best(e->sampler, row->best, &r->sampling, choice, step,
+                                 out);
+    return sampler_pick(e->sampler, row->logits, &r->sampling, choice, step,
+                        v->generated, step, out);
+}
+
 /* The sequence has computed all it knows: choose the next token.  -EDOM. */
-static int choose(struct engine *e, uint32_t seq, const float *logits, uint64_t now)
+static int choose(struct engine *e, uint32_t seq, const struct results *row,
+                  uint64_t now)
 {
     struct voice *v = &e->voices[seq];
     struct request *r = e->orders[e->sched.seqs[seq].job].r;
@@ -105,8 +136,7 @@ static int choose(struct engine *e, uint32_t seq, const float *logits, uint64_t 
         return 0;
     }
     struct sample s;
-    int rc = sampler_pick(e->sampler, logits, &r->sampling, e->sched.seqs[seq].choice,
-                          v->n_generated, v->generated, v->n_generated, &s);
+    int rc = pick(e, seq, r, row, &s);
     if (rc < 0) return rc;
 
     v->generated[v->n_generated++] = s.id;
@@ -136,30 +166,30 @@ static int score(struct engine *e, uint32_t job, uint32_t at, const float *logit
     return rc;
 }
 
-/* The rows have been computed.  logits: of the last one, where that is all it knows. */
+/* The rows have been computed.  last: of the last one, where that is all it knows. */
 static int settle_rows(struct engine *e, const struct sched_item *it,
-                       const float *logits, uint64_t now)
+                       const struct results *last, uint64_t now)
 {
     const struct sched_seq *q = &e->sched.seqs[it->seq];
     uint32_t begun = e->sched.step.n_started;
     sched_computed(&e->sched, it);
     begin_voices(e, &e->sched.step, begun, now);
     engine_seal(e, it);
-    return q->n_computed < q->n_known ? 0 : choose(e, it->seq, logits, now);
+    return q->n_computed < q->n_known ? 0 : choose(e, it->seq, last, now);
 }
 
 /* Each row as if it were a step of its own: the next one counts where what was chosen is what
  * it was computed for, and where its token can be given out, too. */
 static int settle_drafts(struct engine *e, const struct sched_item *it,
-                         const float *logits, uint64_t now)
+                         struct results row, uint64_t now)
 {
     const struct voice *v = &e->voices[it->seq];
     uint32_t accepted = 0;
-    for (;; accepted++, logits += e->o.model->config.vocab) {
-        const struct sched_item row = {
+    for (;; accepted++, skip_rows(e, &row, 1)) {
+        const struct sched_item one = {
             .seq = it->seq, .from = it->from + accepted, .n = 1};
         int32_t drafted = v->generated[v->n_generated];
-        int rc = settle_rows(e, &row, logits, now);
+        int rc = settle_rows(e, &one, &row, now);
         if (rc < 0) return rc;
         if (v->over || accepted == it->n_draft) break;
         if (v->generated[v->n_generated - 1] != drafted) break;
@@ -170,8 +200,7 @@ static int settle_drafts(struct engine *e, const struct sched_item *it,
     return 0;
 }
 
-/* logits: of the item's rows from logits_from on. */
-static int settle(struct engine *e, const struct sched_item *it, const float *logits,
+static int settle(struct engine *e, const struct sched_item *it, struct results row,
                   uint64_t now)
 {
     const struct sched_seq *q = &e->sched.seqs[it->seq];
@@ -181,30 +210,30 @@ static int settle(struct engine *e, const struct sched_item *it, const float *lo
         engine_give_score(e, job, &(struct sample){.id = o->r->ids[0]}, false);
         o->prompt_begun = true;
     }
-    size_t vocab = e->o.model->config.vocab;
-    for (uint32_t at = it->logits_from; at < end; at++, logits += vocab) {
+    struct results last = row;
+    for (uint32_t at = it->logits_from; at < end; at++, skip_rows(e, &row, 1)) {
         int rc = 0;
-        if (at + 1 < o->r->n_ids) rc = score(e, job, at, logits);
+        if (at + 1 < o->r->n_ids) rc = score(e, job, at, row.logits);
         if (rc < 0) return rc;
+        last = row;
     }
-    return settle_rows(e, it, logits - vocab, now);
+    return settle_rows(e, it, &last, now);
 }
 
 /* A job that failed is ended when all are settled, as places must not change hands. */
-static void settle_all(struct engine *e, const struct sched_step *p,
-                       const float *logits, uint64_t now)
+static void settle_all(struct engine *e, const struct sched_step *p, struct results row,
+                       uint64_t now)
 {
-    size_t vocab = e->o.model->config.vocab;
     bool any_failed = false;
     for (uint32_t i = 0; i < p->n_items; i++) {
         const struct sched_item *it = &p->items[i];
         struct order *o = &e->orders[e->sched.seqs[it->seq].job];
         if (!o->failed) {
-            int rc = it->n_draft > 0 ? settle_drafts(e, it, logits, now)
-                                     : settle(e, it, logits, now);
+            int rc = it->n_draft > 0 ? settle_drafts(e, it, row, now)
+                                     : settle(e, it, row, now);
             if (rc < 0) o->failed = any_failed = true;
         }
-        logits += (it->from + it->n - it->logits_from) * vocab;
+        skip_rows(e, &row, it->from + it->n - it->logits_from);
     }
     for (uint32_t job = e->sched.oldest, next; any_failed && job != SCHED_NONE;
          job = next) {
@@ -235,9 +264,9 @@ bool engine_step(struct engine *e, uint64_t now)
     if (p->n_rows == 0) return false;
 
     struct batch batch = make_batch(e, p);
-    const float *logits;
+    struct results rows = {.best = e->o.model->best};
     uint64_t began = engine_clock();
-    if (model_forward(e->o.model, e->o.kv, &batch, &logits, &e->failure) < 0) {
+    if (model_forward(e->o.model, e->o.kv, &batch, &rows.logits, &e->failure) < 0) {
         atomic_store(&e->failed, true);
         log_line(LOG_ERROR,
                  "the backend has failed, and nothing is computed any more: %s",
@@ -245,7 +274,7 @@ bool engine_step(struct engine *e, uint64_t now)
         engine_end_all(e, 500, "the backend has failed");
         return true;
     }
-    settle_all(e, p, logits, engine_clock());
+    settle_all(e, p, rows, engine_clock());
     uint64_t took = engine_clock() - began;
     if (!e->arriving) {
         engine_observe_prefill(e, p, took);

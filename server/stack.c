@@ -203,7 +203,9 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
     };
     if (s->device) {
         s->host = (struct budget){
-            .activations = (uint64_t)rows.max_logits * s->config.vocab * sizeof(float),
+            .activations =
+                (uint64_t)rows.max_logits *
+                (s->config.vocab * sizeof(float) + BEST_MOST * sizeof(struct best)),
             .engine = b->engine,
             .margin = b->margin,
             .available = b->available,

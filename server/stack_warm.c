@@ -11,7 +11,7 @@
 /* Rows that mean nothing: the same token again and again. */
 struct rows {
     int32_t *ids;
-    uint32_t *pos, *starts, *logits, *blocks;
+    uint32_t *pos, *starts, *logits, *n_best, *blocks;
 };
 
 static void free_rows(struct rows *r)
@@ -20,6 +20,7 @@ static void free_rows(struct rows *r)
     free(r->pos);
     free(r->starts);
     free(r->logits);
+    free(r->n_best);
     free(r->blocks);
 }
 
@@ -31,9 +32,10 @@ static int take_rows(struct rows *r, uint32_t n, struct err *err)
         .pos = calloc(n, sizeof *r->pos),
         .starts = calloc((size_t)n + 1, sizeof *r->starts),
         .logits = calloc(n, sizeof *r->logits),
+        .n_best = calloc(n, sizeof *r->n_best),
         .blocks = calloc(blocks, sizeof *r->blocks),
     };
-    if (r->ids && r->pos && r->starts && r->logits && r->blocks) return 0;
+    if (r->ids && r->pos && r->starts && r->logits && r->n_best && r->blocks) return 0;
     free_rows(r);
     return err_set(err, -ENOMEM, "no memory for a first step of %u rows", n);
 }
@@ -45,6 +47,7 @@ static int decode(struct stack *s, struct rows *r, uint32_t n, struct err *err)
     for (uint32_t i = 0; i < n; i++) {
         r->pos[i] = 0;
         r->logits[i] = i;
+        r->n_best[i] = 1;
         r->blocks[i] = kv_pool_take(&s->kv);
     }
     const struct batch b = {
@@ -57,6 +60,8 @@ static int decode(struct stack *s, struct rows *r, uint32_t n, struct err *err)
         .block_start = r->starts,
         .blocks = r->blocks,
         .logit_rows = r->logits,
+        .n_best = r->n_best,
+        .n_usable = s->model.config.vocab,
     };
     const float *logits;
     int rc = model_forward(&s->model, &s->kv, &b, &logits, err);

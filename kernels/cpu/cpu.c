@@ -122,6 +122,7 @@ static const struct backend_ops cpu_ops = {
     .silu_mul = cpu_silu_mul,
     .gather_logit_rows = cpu_gather_logit_rows,
     .logits = cpu_logits,
+    .best = cpu_best,
     .copy_block = copy_block,
     .finish = finish,
     .copyq_open = copyq_open,

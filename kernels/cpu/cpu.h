@@ -131,6 +131,8 @@ void cpu_matmul(struct backend *b, struct buffer *y, const struct matrix *m,
 void cpu_logits(struct backend *b, float *logits, const struct matrix *m,
                 const struct buffer *x);
 
+void cpu_best(struct backend *b, struct best *best, const float *logits, uint32_t cols);
+
 int cpu_inputs_open(struct cpu *c);
 void cpu_quant_multiply(struct cpu *c, float *y, const struct matrix *m, const float *x,
                         uint32_t rows);

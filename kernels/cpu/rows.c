@@ -1,4 +1,4 @@
-/* rows.c - operations that go row by row: norms, activation, gathering. */
+/* rows.c - operations that go row by row: norms, activation, gathering, the best of logits. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -64,4 +64,26 @@ void cpu_gather_logit_rows(struct backend *b, struct buffer *y, const struct buf
     for (uint32_t i = 0; i < t->n_logits; i++) {
         memcpy(cpu_row(y, i), cpu_row(x, t->logit_rows[i]), x->cols * sizeof(float));
     }
+}
+
+struct best_job {
+    const struct batch *t;
+    struct best *best;
+    const float *logits;
+    uint32_t cols;
+};
+
+static void best_row(void *arg, uint32_t r, uint32_t thread)
+{
+    (void)thread;
+    const struct best_job *j = arg;
+    if (j->t->n_best[r] > 0)
+        best_of_row(j->best + (size_t)r * BEST_MOST, j->t->n_best[r],
+                    j->logits + (size_t)r * j->cols, j->t->n_usable);
+}
+
+void cpu_best(struct backend *b, struct best *best, const float *logits, uint32_t cols)
+{
+    struct best_job j = {b->batch, best, logits, cols};
+    cpu_run_rows(cpu_of(b), b->batch->n_logits, cols, best_row, &j);
 }

@@ -308,7 +308,7 @@ template <class T, int HD>
 static __global__ void __launch_bounds__(32 * MMA_WARPS, 2)
     attention_mma(struct cuda_attention a)
 {
-    GPU_DYN_SHARED(smem);
+    GPU_DYN_SHARED(smem, tiles<HD>::bytes);
     const uint32_t n = *a.n_items * a.kv.kv_heads;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x)
         attend_item<T, HD>(a, a.items[i / a.kv.kv_heads], i % a.kv.kv_heads,

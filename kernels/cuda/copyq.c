@@ -57,7 +57,7 @@ struct arena {
 struct copyq_cuda {
     struct copyq base;
     struct cuda *cuda;     // borrowed
-    cudaEvent_t computed;  // both lanes wait for it where blocks are being copied
+    cudaEvent_t computed;  // what is sent beside a block on its way waits for it
     bool failed;
     struct lane lanes[LANES];
     cudaEvent_t marks[TRAINS][PIECES];  // train n's are at n % TRAINS

@@ -127,15 +127,14 @@ static int find_device(struct cuda *c, struct err *err)
     return 0;
 }
 
-/* All but the device's number decides the bits that it computes; server/ relies on the
- * comma. */
+/* All but the device's number decides the bits that it computes: the compiler's version is
+ * that of the toolkit this was built with, whatever runtime it finds.  server/ relies on
+ * the comma. */
 static int describe(struct cuda *c, struct err *err)
 {
     struct cudaDeviceProp p;
-    int runtime = 0;
     if (!cuda_ok(c, cudaGetDeviceProperties(&p, c->device),
-                 "asking for its properties") ||
-        !cuda_ok(c, cudaRuntimeGetVersion(&runtime), "asking for its version"))
+                 "asking for its properties"))
         return err_set(err, -EIO, "%s", c->why_dead.msg);
     int capability = 10 * p.major + p.minor;
     if (capability < LEAST_CAPABILITY)
@@ -146,8 +145,8 @@ static int describe(struct cuda *c, struct err *err)
                        LEAST_CAPABILITY % 10);
     c->processors = (uint32_t)p.multiProcessorCount;
     snprintf(c->base.describe, sizeof c->base.describe,
-             "cuda (%.16s sm_%u CUDA %u.%u%s, device %u)", p.name, (unsigned)capability,
-             (unsigned)runtime / 1000, (unsigned)runtime % 1000 / 10,
+             "cuda (%.16s sm_%u nvcc %u.%u%s, device %u)", p.name, (unsigned)capability,
+             CUDART_VERSION / 1000u, CUDART_VERSION % 1000u / 10u,
              c->exact ? " exact" : "", (unsigned)c->device);
     return 0;
 }

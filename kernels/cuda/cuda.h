@@ -5,6 +5,7 @@
  *     step.c        one step: what is to be computed is listed, then run at once
  *     input.c       what a batch is to the kernels: one copy to the device
  *     run.c         launching an operation
+ *     result.c      what a step computes for the host
  *     graph.c       steps of decode, recorded once for each size and replayed
  *     copyq.c       copies between host and device beside the computing
  *     launch.h      the kernels (*.cu)
@@ -47,6 +48,7 @@ enum cuda_op_kind {
     OP_ATTENTION,
     OP_SILU_MUL,
     OP_GATHER,  // the logits' rows
+    OP_BEST,    // of them
     OP_IMAGE,   // of x, where its producer cannot write it
     OP_COPY_BLOCK
 };
@@ -76,6 +78,7 @@ struct cuda_op {
 /* Counts first, so that kernels of a graph find them. */
 struct cuda_counts {
     uint32_t wide, narrow, joins, rows;
+    uint32_t usable;  // logits of a row
 };
 
 /* The same arrays in pinned host memory and on the device. */
@@ -85,6 +88,7 @@ struct cuda_input {
     int32_t *ids;             // (max_rows)
     uint32_t *pos, *slots;    // (max_rows)
     uint32_t *logit_rows;     // (max_rows)
+    uint32_t *n_best;         // (max_rows)
     struct cuda_join *joins;  // (max_seqs)
     struct cuda_item *items;  // (max_items): wide ones, then narrow ones
     uint32_t *tables;         // (max_blocks)
@@ -92,13 +96,15 @@ struct cuda_input {
     void *memory;             // all of it
 };
 
-/* Logits that the host reads, and where they are computed. */
-struct cuda_logits {
-    float *host, *device;
-    size_t room;   // bytes of each
-    size_t bytes;  // to be copied when this step is done
+/* What the host reads, logits or the best of them, and where it is computed. */
+struct cuda_result {
+    char *host, *device;
+    size_t room;  // bytes of each
+    // To be copied when this step is done; 0: nothing.
+    size_t row;    // bytes of one
+    bool reduced;  // rows whose best are asked for stay there
 };
-#define CUDA_MAX_LOGITS 4
+#define CUDA_MAX_RESULTS 8
 
 /* A recorded step of decode. */
 struct cuda_graph {
@@ -121,7 +127,7 @@ struct cuda_arrival {
     uint64_t train;
 };
 
-/* Device memory that was taken, the latest last. */
+/* Device memory that was taken, in any order. */
 struct cuda_range {
     char *start;
     size_t bytes;
@@ -148,7 +154,7 @@ struct cuda {
     float *partials;
     uint16_t *image;  // of the x of the next product: (max_rows, max_cols padded)
 
-    struct cuda_logits logits[CUDA_MAX_LOGITS];
+    struct cuda_result results[CUDA_MAX_RESULTS];
 
     // Of the current step:
     struct cuda_op *ops;  // (CUDA_MAX_OPS)
@@ -221,6 +227,17 @@ void cuda_input_send(struct cuda *c, uint32_t padded);
  * every step of no more rows, whatever their positions. */
 void cuda_run(struct cuda *c, uint32_t rows, uint32_t logits, bool recorded);
 
+/* ---- result.c ---- */
+
+void *cuda_result_alloc(struct backend *b, size_t bytes);
+void cuda_result_free(struct backend *b, void *host);
+/* The result that the host reads at `host`, of rows of so many bytes, to be computed in this
+ * step; NULL, and the step is lost: there is none. */
+struct cuda_result *cuda_result_at(struct backend *b, const void *host, size_t row);
+/* Enqueue the copies to the host of what this step computes. */
+void cuda_results_send(struct cuda *c);
+void cuda_results_forget(struct cuda *c);
+
 /* ---- graph.c ---- */
 
 /* The rows that the current step is padded to; 0: it is none of decode, or runs without. */
@@ -232,6 +249,8 @@ uint32_t cuda_decode_rows(const struct backend *b, uint32_t n);
 
 /* ---- step.c ---- */
 
+/* The step is lost, for the first such reason. */
+void cuda_fail(struct cuda *c, int rc, const char *why);
 extern const struct backend_ops cuda_ops;
 
 /* ---- copyq.c ---- */

@@ -108,6 +108,7 @@ ifeq ($(DEVICE)$(GPU),cuda)
 STANDIN_SO := $(addprefix $(STANDIN)/,libcudart.so.13 libcublas.so.13 kernels.so planted.so)
 ON_STANDIN := LD_LIBRARY_PATH=$(STANDIN)
 endif
+standin: $(STANDIN_SO)
 
 $(BUILD)/tests/cuda_on_cpu/test_%: $(BUILD)/tests/cuda_on_cpu/test_%.c.o \
     $(BUILD)/tests/cuda_on_cpu/planted.cu.o $(STANDIN_LIB)
@@ -120,7 +121,7 @@ test_names   = $(subst /test_,/,$(patsubst tests/%.c,%,$1))
 CUDA_TESTS  := $(call test_names,$(wildcard tests/cuda_on_cpu/test_*.c tests/*/test_*cuda*.c) \
     tests/model/test_exact.c tests/model/test_forward.c)
 CUDA_WATCHED := $(call test_names,$(wildcard tests/cuda_on_cpu/test_*.c tests/kernels/test_cuda_*.c) \
-    tests/model/test_cuda_steps.c $(if $(filter thread,$(SAN)),,tests/server/test_engine_cuda.c))
+    tests/model/test_cuda_steps.c tests/server/test_engine_cuda.c)
 CUDA_TIER   := $(if $(SAN),cuda-on-cpu-$(subst $(comma),-,$(SAN)),cuda)
 
 NO_CUDA := CUDA is skipped: there is no nvcc on the PATH, and `make cuda-toolkit` was not asked
@@ -133,6 +134,11 @@ else
 	@$(MAKE) --no-print-directory -j$$(nproc) DEVICE=cuda$(if $(SAN),-on-cpu) BUILD=build/$(CUDA_TIER) \
 	    unit T="$(if $(SAN),$(CUDA_WATCHED),$(CUDA_TESTS))"
 endif
+
+# What a machine with a GPU is to be asked once; ARGS=--standin proves the script without one.
+gpu-check: model ## ten minutes on a GPU: goldens, shares of its limits, waking; ARGS=--standin for a try without
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 all build/cuda/tests/bench_cuda $(if $(filter --standin,$(ARGS)),standin)
+	@tests/load/gpu_check.py build/cuda $(MODEL) $(ARGS)
 
 # ---- what the kernels cost ---------------------------------------------------
 # cuobjdump, which calls nvdisasm, is not part of every toolkit.
@@ -152,7 +158,7 @@ else
 	@kernels/cuda/report.py $(NVCC) $(CUOBJDUMP) build/cuda-report $(CUDA_ARCHS) -- $(NVCC_FLAGS)
 endif
 
-.PHONY: standin cuda-test cuda-report cuda-toolkit
+.PHONY: standin gpu-check cuda-test cuda-report cuda-toolkit
 
 # ---- the toolkit -------------------------------------------------------------
 

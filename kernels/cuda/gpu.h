@@ -18,7 +18,11 @@
 #include <cuda_runtime.h>
 #define GPU_KERNEL(...)              // names a kernel to the CPU's launcher
 #define GPU_SHARED(type, name, dims) __shared__ __align__(16) type name dims
-#define GPU_DYN_SHARED(name)         extern __shared__ __align__(128) unsigned char name[]
+/* Shared memory that the launch gives.  How much is left in the PTX as a remark, for who counts
+ * what a kernel takes (report.py). */
+#define GPU_DYN_SHARED(name, bytes)                                                    \
+    extern __shared__ __align__(128) unsigned char name[];                             \
+    asm volatile("// %0 bytes of shared memory by the launch" ::"n"((int)(bytes)))
 #endif
 #include "kernels/dtype.h"
 

@@ -3,7 +3,8 @@
  * A step in which every sequence computes one row is padded to one of a few numbers of rows.
  * The first one of a size is run as it is, so that all its kernels are loaded, and recorded;
  * after that it is replayed as long as the same operations are listed.  All that differs
- * between two such steps lies in the input's arrays.
+ * between two such steps lies in the input's arrays.  Any other step, one with more rows
+ * than there are graphs for and one that copies a block are launched kernel by kernel.
  *
  * Recording allocates; who minds runs a step of each size before it matters.
  */
@@ -12,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 1, 2, 4, 8, then in eights up to 32, then in thirty-twos: padding costs little. */
+/* 1, 2, 4, 8, then in eights up to 32, then in thirty-twos: padding costs little, and the
+ * CUDA_GRAPHS sizes that are kept reach 320 rows. */
 static uint32_t padded_rows(uint32_t rows, uint32_t most)
 {
     uint32_t n = 1;

@@ -26,6 +26,7 @@ static size_t lay_out(struct cuda_input *in, const struct cuda *c, char *base)
     PUT(pos, (size_t)l->max_rows);
     PUT(slots, (size_t)l->max_rows);
     PUT(logit_rows, (size_t)l->max_rows);
+    PUT(n_best, (size_t)l->max_rows);
     PUT(joins, (size_t)l->max_seqs);
     in->head_bytes = at;
     PUT(items, (size_t)c->max_items);
@@ -81,6 +82,7 @@ void cuda_input_rows(struct cuda *c, const float *inv_freq)
     if (t->ids) memcpy(in->ids, t->ids, t->n_rows * sizeof *in->ids);
     if (t->n_logits)
         memcpy(in->logit_rows, t->logit_rows, t->n_logits * sizeof *in->logit_rows);
+    if (t->n_best) memcpy(in->n_best, t->n_best, t->n_logits * sizeof *in->n_best);
     c->n_tables = t->block_start[t->n_seqs];
     memcpy(in->tables, t->blocks, c->n_tables * sizeof *in->tables);
     for (uint32_t s = 0; s < t->n_seqs; s++) {
@@ -140,7 +142,6 @@ static void plan(struct cuda *c)
     struct cuda_counts *n = c->host.counts;
     uint32_t group = c->shape.q_heads / c->shape.kv_heads, partials = 0;
     bool tensor = cuda_attention_tensor(c->kv_type, c->shape.head_dim, group);
-    *n = (struct cuda_counts){.rows = t->n_rows};
     c->n_items = 0;
     for (uint32_t s = 0; s < t->n_seqs; s++) {
         uint32_t rows = t->row_start[s + 1] - t->row_start[s];
@@ -169,7 +170,10 @@ static void send(struct cuda *c, void *to, const void *from, size_t bytes)
 void cuda_input_send(struct cuda *c, uint32_t padded)
 {
     struct cuda_input *in = &c->host;
-    *in->counts = (struct cuda_counts){.rows = c->base.batch->n_rows};
+    *in->counts = (struct cuda_counts){
+        .rows = c->base.batch->n_rows,
+        .usable = c->base.batch->n_usable,
+    };
     c->n_items = 0;
     if (c->shape.q_heads) plan(c);
     for (uint32_t r = c->base.batch->n_rows; r < padded; r++) {
@@ -177,6 +181,7 @@ void cuda_input_send(struct cuda *c, uint32_t padded)
         in->pos[r] = 0;
         in->slots[r] = CUDA_NO_SLOT;
         in->logit_rows[r] = r;
+        in->n_best[r] = 0;
     }
     send(c, c->dev.memory, in->memory, in->head_bytes);
     send(c, c->dev.items, in->items, c->n_items * sizeof *in->items);

@@ -17,6 +17,7 @@
 #ifndef KERNELS_CUDA_LAUNCH_H
 #define KERNELS_CUDA_LAUNCH_H
 
+#include "kernels/best.h"
 #include "kernels/dtype.h"
 
 #include <cuda_runtime_api.h>
@@ -48,6 +49,14 @@ cudaError_t cuda_gather(float *y, struct cuda_image image, const float *x,
                         cudaStream_t stream);
 cudaError_t cuda_add_bias(float *y, const float *bias, uint32_t rows, uint32_t cols,
                           cudaStream_t stream);
+
+/* ---- best.cu ---- */
+
+/* As backend_best(): of row i of logits (rows, ld) the n_best[i] best of the first *n_usable,
+ * at out[BEST_MOST * i]; all are on the device. */
+cudaError_t cuda_best(struct best *out, const float *logits, uint32_t ld,
+                      const uint32_t *n_best, const uint32_t *n_usable, uint32_t rows,
+                      cudaStream_t stream);
 
 /* ---- rope.cu ---- */
 

@@ -15,7 +15,8 @@
 #define THREADS 128
 
 /* A stage: 64 rows of W, then 64 of x, each of 32 columns. */
-#define STAGE (2 * SIDE * CUDA_GROUP)
+#define STAGE      (2 * SIDE * CUDA_GROUP)
+#define ALL_STAGES (STAGES * STAGE * sizeof(uint16_t))
 
 struct tile {
     const uint16_t *w, *x;   // first row of each
@@ -82,7 +83,7 @@ template <class T>
 static __global__ void __launch_bounds__(THREADS)
     matmul_many(float *y, struct cuda_matrix m, const uint16_t *x, uint32_t n_rows)
 {
-    GPU_DYN_SHARED(smem);
+    GPU_DYN_SHARED(smem, ALL_STAGES);
     uint16_t *stages = reinterpret_cast<uint16_t *>(smem);
     const uint32_t first_row = blockIdx.x * SIDE, first_output = blockIdx.y * SIDE;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -133,8 +134,7 @@ extern "C" cudaError_t cuda_matmul_many(float *y, struct cuda_matrix m, const vo
 {
     if (m.type == DTYPE_F32) return cuda_matmul_few(y, m, x, n_rows, stream);
     const dim3 grid((n_rows + SIDE - 1) / SIDE, (m.rows + SIDE - 1) / SIDE);
-    return gpu_launch(m.type == DTYPE_F16 ? matmul_many<__half>
-                                          : matmul_many<__nv_bfloat16>,
-                      grid, THREADS, STAGES * STAGE * sizeof(uint16_t), stream, y, m,
-                      static_cast<const uint16_t *>(x), n_rows);
+    return gpu_launch(
+        m.type == DTYPE_F16 ? matmul_many<__half> : matmul_many<__nv_bfloat16>, grid,
+        THREADS, ALL_STAGES, stream, y, m, static_cast<const uint16_t *>(x), n_rows);
 }

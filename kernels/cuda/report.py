@@ -2,8 +2,10 @@
 """report.py NVCC CUOBJDUMP OUT ARCH... -- NVCC_FLAGS... - what the CUDA kernels cost, by the
 static word of ptxas and of the machine code.  Prints a table for each architecture, then the
 bytes that a decoded token moves against the roofline, and fails (status 1) on a spill, on more
-shared memory than a block may have, and on a hot kernel without 128-bit loads or without
-tensor-core instructions.  The object files and listings stay in the folder OUT.
+shared memory than a launch may have without asking, and on a hot kernel without 128-bit loads
+or without tensor-core instructions.  The object files and listings stay in the folder OUT.
+
+shared is static, launch what the launch adds (the kernels say so by GPU_DYN_SHARED of gpu.h).
 
 Nothing here is measured: occupancy is what registers and shared memory allow, times are what
 bandwidth and peak allow.
@@ -14,14 +16,20 @@ import re
 import subprocess
 import sys
 
-# A multiprocessor's shared memory, what one block may have, and threads (CUDA C++
-# Programming Guide, "Technical Specifications per Compute Capability").
-LIMITS = {'80': (164, 163, 2048), '86': (100, 99, 1536), '90': (228, 227, 2048),
-          '100': (228, 227, 2048)}
-REGISTERS, BLOCKS = 65536, 32
+# A multiprocessor's shared memory in KiB, threads and blocks (CUDA C++ Programming Guide,
+# "Technical Specifications per Compute Capability").
+LIMITS = {'80': (164, 2048, 32), '86': (100, 1536, 16), '90': (228, 2048, 32),
+          '100': (228, 2048, 32)}
+REGISTERS = 65536
+BLOCK_SHARED = 48 << 10  # for more a launch has to ask, and none does
+RESERVED = 1024  # of shared memory by the system, for each block
 
 # Kernels whose inner loops are where the time goes, and what their code must have.
-HOT = {r'attention_mma<': ('LDG128', 'HMMA'), r'matmul_few<': ('LDG128', 'HMMA')}
+HOT = {'attention_mma<': ('LDG128', 'HMMA'), 'matmul_few<': ('LDG128', 'HMMA'),
+       'matmul_many<': ('LDG128', 'HMMA')}
+
+# Launched with so few threads, too: decode.
+NARROW = {'attention_mma<': 32}
 
 INSTRUCTIONS = (('LDG128', r'(LDG|LDGSTS)\..*\b128\b'), ('LDG', r'LDG'), ('LDGSTS', r'LDGSTS'),
                 ('STG', r'STG'), ('LDS', r'LDS'), ('HMMA', r'HMMA|[HQ]GMMA|UTCHMMA'),
@@ -78,27 +86,49 @@ def instructions(listing):
     return found
 
 
-def launch_bounds(ptx):
-    """Threads of a block, from .maxntid."""
+def launches(ptx):
+    """What the PTX says of each kernel's launch: threads of a block at most (.maxntid), and
+    bytes of shared memory; None where the kernel has some without saying how much."""
     found = {}
-    for m in re.finditer(r'\.entry\s+(\w+)\s*\(.*?\)(.*?)\{', ptx, re.S):
-        n = re.search(r'\.maxntid\s+(\d+)', m.group(2))
-        found[m.group(1)] = int(n.group(1)) if n else 1024
+    given = re.findall(r'\.extern \.shared [^;]*?(\w+)\[\];', ptx)
+    for entry in ptx.split('.entry ')[1:]:
+        head, body = entry.split('{', 1)
+        n = re.search(r'\.maxntid\s+(\d+)', head)
+        says = re.search(r'// (\d+) bytes of shared memory by the launch', body)
+        takes = any(re.search(r'\b%s\b' % name, body) for name in given)
+        found[re.match(r'\w+', head)[0]] = dict(
+            threads=int(n[1]) if n else 1024, launch=int(says[1]) if says else None if takes else 0)
     return found
 
 
 def occupancy(k, threads, arch):
-    shared, _, most = LIMITS[arch]
+    """Warps at work on a multiprocessor, by what blocks of so many threads leave each other."""
+    shared, most, blocks = LIMITS[arch]
     warps = (threads + 31) // 32
     registers = (max(k['registers'], 1) * 32 + 255) // 256 * 256 * warps
-    blocks = min(REGISTERS // registers, (shared << 10) // (k['shared'] + 1024), most // threads,
-                 BLOCKS)
-    return blocks * warps, most // 32
+    each = (k['shared'] + (k['launch'] or 0) + RESERVED + 127) // 128 * 128
+    return min(REGISTERS // registers, (shared << 10) // each, most // threads,
+               blocks) * warps, most // 32
+
+
+def faults_of(name, k, counts):
+    if k['spill']:
+        yield 'spills %d bytes' % k['spill']
+    if k['launch'] is None:
+        yield 'has shared memory by the launch and does not say how much'
+    elif k['shared'] + k['launch'] > BLOCK_SHARED:
+        yield ('has %d bytes of shared memory; without asking a launch may have %d'
+               % (k['shared'] + k['launch'], BLOCK_SHARED))
+    for prefix, needs in HOT.items():
+        for n in needs if name.startswith(prefix) else ():
+            if not counts[n]:
+                yield 'has no %s' % n
 
 
 def report(nvcc, cuobjdump, out, arch, flags):
     faults = []
-    print('\nsm_%s%36s regs  shared spill stack  warps' % (arch, ''), end='')
+    hot = dict.fromkeys(HOT, 0)
+    print('\nsm_%-37s regs  shared  launch spill stack  warps' % arch, end='')
     print(''.join('%7s' % n for n, _ in INSTRUCTIONS))
     for source in sorted(glob.glob('kernels/cuda/*.cu')):
         base = os.path.join(out, 'sm_%s-%s' % (arch, os.path.basename(source)[:-3]))
@@ -107,41 +137,45 @@ def report(nvcc, cuobjdump, out, arch, flags):
         mix = instructions(run(cuobjdump, '-sass', base + '.cubin'))
         run(nvcc, *flags, '-arch=compute_' + arch, '-ptx', source, '-o', base + '.ptx')
         with open(base + '.ptx', encoding='utf-8') as f:
-            threads = launch_bounds(f.read())
+            launch = launches(f.read())
         names = demangle(list(found))
         for symbol, k in sorted(found.items(), key=lambda item: names[item[0]]):
             name, counts = names[symbol], mix[symbol]
-            print('%-40s %4d %7d %5d %5d %3d/%d' % (
-                name[:40], k['registers'], k['shared'], k['spill'], k['stack'],
-                *occupancy(k, threads[symbol], arch)), end='')
+            k.update(launch[symbol])
+            print('%-40s %4d %7d %7d %5d %5d %3d/%d' % (
+                name[:40], k['registers'], k['shared'], k['launch'] or 0, k['spill'],
+                k['stack'], *occupancy(k, k['threads'], arch)), end='')
             print(''.join('%7d' % counts[n] for n, _ in INSTRUCTIONS))
-            if k['spill']:
-                faults.append('%s on sm_%s spills %d bytes' % (name, arch, k['spill']))
-            if k['shared'] > LIMITS[arch][1] << 10:
-                faults.append('%s on sm_%s has %d bytes of shared memory, at most %d KiB are right'
-                              % (name, arch, k['shared'], LIMITS[arch][1]))
-            for pattern, needs in HOT.items():
-                for n in needs if re.match(pattern, name) else ():
-                    if not counts[n]:
-                        faults.append('%s on sm_%s has no %s' % (name, arch, n))
+            for prefix, threads in NARROW.items():
+                if name.startswith(prefix):
+                    print('%-68s %3d/%d' % ('    in blocks of %d threads' % threads,
+                                            *occupancy(k, threads, arch)))
+            faults += ['%s on sm_%s %s' % (name, arch, f) for f in faults_of(name, k, counts)]
+            for prefix in HOT:
+                hot[prefix] += name.startswith(prefix)
+    faults += ['no kernel on sm_%s is named %s' % (arch, p) for p, n in hot.items() if not n]
     return faults
 
 
 def roofline():
-    """A decoded token of an 8B Llama reads every weight once for the whole batch, and every K
-    and V of its own context."""
-    layers, kv_heads, head_dim, parameters, context = 32, 8, 128, 8.03e9, 8192
+    """A decoded token of an 8B Llama reads every weight, once for the whole batch, and every K
+    and V of its own context; each weight and each K and V is a multiplication and an addition
+    for every query that meets it."""
+    layers, q_heads, kv_heads, head_dim, parameters, context = 32, 32, 8, 128, 8.03e9, 8192
     kv = 2 * layers * kv_heads * head_dim * 2
     print('\nexpected by roofline, not measured: 8B Llama in bf16, context %d, %d KiB of KV a token'
           % (context, kv >> 10))
-    print('%-12s %5s %14s %12s %12s' % ('device', 'batch', 'GB for a step', 'ms a step',
-                                        'tokens/s'))
+    print('%-12s %5s %13s %11s %10s %10s  %s' % ('device', 'batch', 'GB a token', 'GFLOP',
+                                                 'ms a step', 'tokens/s', 'bound by'))
     for device, gbps, tflops in DEVICES:
         for batch in (1, 8, 32):
-            moved = 2 * parameters + batch * context * kv
-            seconds = max(moved / gbps / 1e9, 2 * parameters * batch / tflops / 1e12)
-            print('%-12s %5d %14.1f %12.2f %12.0f' % (device, batch, moved / 1e9, seconds * 1e3,
-                                                      batch / seconds))
+            moved = 2 * parameters / batch + context * kv
+            flop = 2 * parameters + 4 * layers * q_heads * head_dim * context
+            memory, compute = batch * moved / gbps / 1e9, batch * flop / tflops / 1e12
+            seconds = max(memory, compute)
+            print('%-12s %5d %13.2f %11.1f %10.2f %10.0f  %s' % (
+                device, batch, moved / 1e9, flop / 1e9, seconds * 1e3, batch / seconds,
+                'memory' if memory > compute else 'compute'))
 
 
 def main(arguments):

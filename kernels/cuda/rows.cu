@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 }
 GPU_KERNEL(rmsnorm);
 
-/* The same for columns in fours: a thread keeps its own in registers between the passes. */
+/* The same for columns in fours. */
 static __global__ void __launch_bounds__(ROW_THREADS)
     rmsnorm_wide(float *y, struct cuda_image image, float *x, const float *d,
                  const float *w, float eps, uint32_t cols)

@@ -121,6 +121,10 @@ static void run(struct cuda *c, const struct cuda_op *op, uint32_t rows, bool re
     case OP_GATHER:
         e = cuda_gather(op->y, op->image, op->x, c->dev.logit_rows, rows, op->cols, s);
         break;
+    case OP_BEST:
+        e = cuda_best((struct best *)(void *)op->y, op->x, op->cols, c->dev.n_best,
+                      &c->dev.counts->usable, rows, s);
+        break;
     case OP_IMAGE:
         e = cuda_gather(NULL, op->image, op->x, NULL, rows, op->cols, s);
         break;

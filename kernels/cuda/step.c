@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void fail(struct cuda *c, int rc, const char *why)
+void cuda_fail(struct cuda *c, int rc, const char *why)
 {
     if (c->base.rc) return;
     c->base.rc = rc;
@@ -31,7 +31,8 @@ static struct cuda_op *add_op(struct backend *b, enum cuda_op_kind kind)
     struct cuda *c = cuda_of(b);
     if (b->rc) return NULL;
     if (c->n_ops == CUDA_MAX_OPS) {
-        fail(c, -E2BIG, "a step has more operations than the CUDA backend can list");
+        cuda_fail(c, -E2BIG,
+                  "a step has more operations than the CUDA backend can list");
         return NULL;
     }
     struct cuda_op *op = &c->ops[c->n_ops++];
@@ -48,7 +49,7 @@ static void begin(struct backend *b, const float *inv_freq, uint32_t head_dim)
     c->room = UINT32_MAX;
     c->shape = (struct attention_shape){0};
     if (!cuda_enter(c)) {
-        fail(c, -EIO, c->why_dead.msg);
+        cuda_fail(c, -EIO, c->why_dead.msg);
         return;
     }
     cuda_input_rows(c, inv_freq);
@@ -150,9 +151,9 @@ static struct cuda_op *add_attention(struct backend *b, enum cuda_op_kind kind,
     } else if (was->q_heads != s->q_heads || was->kv_heads != s->kv_heads ||
                was->head_dim != s->head_dim || was->window != s->window ||
                c->kv_type != kv->shape.dtype) {
-        fail(c, -EINVAL,
-             "a step on the CUDA backend has one shape of attention for "
-             "all layers");
+        cuda_fail(c, -EINVAL,
+                  "a step on the CUDA backend has one shape of attention for "
+                  "all layers");
         return NULL;
     }
     struct cuda_op *op = add_op(b, kind);
@@ -211,18 +212,24 @@ static void gather_logit_rows(struct backend *b, struct buffer *y,
 static void logits(struct backend *b, float *logits, const struct matrix *m,
                    const struct buffer *x)
 {
-    struct cuda *c = cuda_of(b);
     if (b->batch->n_logits == 0) return;
-    for (int i = 0; i < CUDA_MAX_LOGITS; i++) {
-        struct cuda_logits *l = &c->logits[i];
-        if (l->host != logits) continue;
-        size_t row = (size_t)m->rows * sizeof *logits, rows = l->room / row;
-        if (rows < c->room) c->room = (uint32_t)rows;
-        l->bytes = b->batch->n_logits * row;
-        product(b, l->device, m, x, true);
-        return;
-    }
-    fail(c, -EINVAL, "logits were not allocated by this backend");
+    struct cuda_result *r = cuda_result_at(b, logits, m->rows * sizeof *logits);
+    if (r) product(b, (float *)(void *)r->device, m, x, true);
+}
+
+static void best(struct backend *b, struct best *best, const float *logits,
+                 uint32_t cols)
+{
+    if (b->batch->n_logits == 0) return;
+    struct cuda_result *from = cuda_result_at(b, logits, cols * sizeof *logits);
+    struct cuda_result *to = cuda_result_at(b, best, BEST_MOST * sizeof *best);
+    struct cuda_op *op = from && to ? add_op(b, OP_BEST) : NULL;
+    if (!op) return;
+    from->reduced = true;
+    op->of_logits = true;
+    op->y = (float *)(void *)to->device;
+    op->x = (float *)(void *)from->device;
+    op->cols = cols;
 }
 
 static void copy_block(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
@@ -241,7 +248,7 @@ static void copy_block(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
         return;
     }
     if (!cuda_enter(c)) {
-        fail(c, -EIO, c->why_dead.msg);
+        cuda_fail(c, -EIO, c->why_dead.msg);
         return;
     }
     cuda_ok(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->compute),
@@ -250,19 +257,6 @@ static void copy_block(struct backend *b, struct kv_pool_mem *kv, uint32_t dst,
 }
 
 /* ---- the end of a step ---- */
-
-static void send_logits(struct cuda *c)
-{
-    for (int i = 0; i < CUDA_MAX_LOGITS; i++) {
-        struct cuda_logits *l = &c->logits[i];
-        if (l->bytes > 0)
-            cuda_ok(c,
-                    cudaMemcpyAsync(l->host, l->device, l->bytes,
-                                    cudaMemcpyDeviceToHost, c->compute),
-                    "copying logits");
-        l->bytes = 0;
-    }
-}
 
 static void run_step(struct cuda *c)
 {
@@ -274,7 +268,7 @@ static void run_step(struct cuda *c)
         cuda_graph_run(c, padded);
     else
         cuda_run(c, t->n_rows, t->n_logits, false);
-    send_logits(c);
+    cuda_results_send(c);
 }
 
 static int finish(struct backend *b, struct err *err)
@@ -288,7 +282,7 @@ static int finish(struct backend *b, struct err *err)
     }
     c->n_ops = 0;
     c->copying = false;
-    for (int i = 0; i < CUDA_MAX_LOGITS; i++) c->logits[i].bytes = 0;
+    cuda_results_forget(c);
     return c->dead ? err_set(err, -EIO, "%s", c->why_dead.msg) : 0;
 }
 
@@ -302,34 +296,6 @@ static void *alloc(struct backend *b, size_t bytes)
 static void release(struct backend *b, void *p)
 {
     cuda_device_free(cuda_of(b), p);
-}
-
-static void logits_free(struct backend *b, void *p)
-{
-    struct cuda *c = cuda_of(b);
-    for (int i = 0; i < CUDA_MAX_LOGITS && p; i++) {
-        if (c->logits[i].host != p) continue;
-        (void)cudaFreeHost(p);
-        cuda_device_free(c, c->logits[i].device);
-        c->logits[i] = (struct cuda_logits){0};
-    }
-}
-
-static void *logits_alloc(struct backend *b, size_t bytes)
-{
-    struct cuda *c = cuda_of(b);
-    int i = 0;
-    while (i < CUDA_MAX_LOGITS && c->logits[i].host) i++;
-    if (i == CUDA_MAX_LOGITS || !cuda_enter(c)) return NULL;
-    void *host = NULL;
-    if (cudaHostAlloc(&host, bytes, cudaHostAllocDefault) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return NULL;
-    }
-    c->logits[i] = (struct cuda_logits){host, cuda_device_alloc(c, bytes), bytes, 0};
-    if (c->logits[i].device) return host;
-    logits_free(b, host);
-    return NULL;
 }
 
 static bool device_memory(const struct backend *b, uint64_t *free_bytes)
@@ -350,8 +316,8 @@ const struct backend_ops cuda_ops = {
     .vector_load = cuda_vector_load,
     .alloc = alloc,
     .free = release,
-    .host_alloc = logits_alloc,
-    .host_free = logits_free,
+    .host_alloc = cuda_result_alloc,
+    .host_free = cuda_result_free,
     .begin = begin,
     .embed = embed,
     .rmsnorm = rmsnorm,
@@ -362,6 +328,7 @@ const struct backend_ops cuda_ops = {
     .silu_mul = silu_mul,
     .gather_logit_rows = gather_logit_rows,
     .logits = logits,
+    .best = best,
     .copy_block = copy_block,
     .finish = finish,
     .copyq_open = cuda_copyq_open,

@@ -57,6 +57,8 @@ enum barrier_op { BARRIER_COUNT, BARRIER_AND, BARRIER_OR };
 int device_barrier(int predicate, enum barrier_op op, const char *file, int line);
 
 void *device_shared(void);  // the block's shared memory, static part first
+/* Source tier: what the launch gives, which must be what the kernel says. */
+void *device_dynamic_shared(size_t says);
 /* Source tier: the __shared__ variable named by `site`, behind the dynamic part. */
 void *device_shared_variable(size_t n, const void *site);
 

@@ -51,7 +51,7 @@ void standin_memory(size_t device_bytes, size_t pinned_bytes)
     pinned_capacity = pinned_bytes;
 }
 
-void standin_fail(const char *call, unsigned nth, int error)
+static void add_fault(const char *call, unsigned nth, int error)
 {
     for (unsigned i = 0; i < MAX_FAULTS; i++) {
         if (faults[i].left) continue;
@@ -63,9 +63,18 @@ void standin_fail(const char *call, unsigned nth, int error)
     device_report("more than %d faults at a time", MAX_FAULTS);
 }
 
+void standin_fail(const char *call, unsigned nth, int error)
+{
+    pthread_mutex_lock(&lock);
+    add_fault(call, nth, error);
+    pthread_mutex_unlock(&lock);
+}
+
 void standin_count(struct standin_counts *out)
 {
+    pthread_mutex_lock(&lock);
     *out = counts;
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- the environment, read once ---- */
@@ -113,7 +122,7 @@ static void fail_setting(void)
     if (end < sizeof call) memcpy(call, value, end);
     if (sscanf(value + end, ":%u:%d", &nth, &error) < 1 || !nth || !*call)
         refuse_setting("STANDIN_FAIL", value, "CALL:N or CALL:N:ERROR");
-    standin_fail(call, nth, error);
+    add_fault(call, nth, error);
 }
 
 static void write_counts(void)

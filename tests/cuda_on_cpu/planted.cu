@@ -67,7 +67,7 @@ PLANTED(static_bounds)  // n = 1: the last thread reads past the end
 }
 PLANTED(dynamic_bounds)
 {
-    GPU_DYN_SHARED(bytes);
+    GPU_DYN_SHARED(bytes, 256);
     float *s = reinterpret_cast<float *>(bytes);
     s[threadIdx.x + 1] = 1;
     __syncthreads();
@@ -75,11 +75,20 @@ PLANTED(dynamic_bounds)
 }
 PLANTED(dynamic)  // right
 {
-    GPU_DYN_SHARED(bytes);
+    GPU_DYN_SHARED(bytes, 100 << 10);
     float *s = reinterpret_cast<float *>(bytes);
     s[threadIdx.x] = in[threadIdx.x];
     __syncthreads();
     out[threadIdx.x] = s[63 - threadIdx.x];
+}
+
+PLANTED(tie_by_order)  // of equal numbers whoever comes first is taken, not the lowest
+{
+    GPU_SHARED(int, s, [1]);
+    if (!threadIdx.x) s[0] = 0;
+    __syncthreads();
+    if (in[threadIdx.x] == in[0] && atomicAdd(&s[0], 1) == 0)
+        out[0] = (float)threadIdx.x;
 }
 
 /* ---- warps ---- */
@@ -161,6 +170,7 @@ static const struct {
     {"static_bounds", static_bounds},
     {"dynamic_bounds", dynamic_bounds},
     {"dynamic", dynamic},
+    {"tie_by_order", tie_by_order},
     {"shuffle_in_branch", shuffle_in_branch},
     {"shuffle_as_fence", shuffle_as_fence},
     {"no_copy_wait", no_copy_wait},

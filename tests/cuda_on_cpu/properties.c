@@ -56,12 +56,6 @@ cudaError_t cudaDriverGetVersion(int *version)
     return cudaSuccess;
 }
 
-cudaError_t cudaRuntimeGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
     ENTER();

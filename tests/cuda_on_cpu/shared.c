@@ -56,6 +56,14 @@ void *device_shared(void)
     return dynamic;
 }
 
+void *device_dynamic_shared(size_t says)
+{
+    if (says != device_shared_bytes)
+        device_report("a kernel that says %zu bytes of shared memory was given %u",
+                      says, device_shared_bytes);
+    return dynamic;
+}
+
 void *device_shared_variable(size_t n, const void *site)
 {
     for (unsigned i = 0; i < n_variables; i++)

@@ -79,8 +79,9 @@ struct registration {
     static char shared_site_##name;                                                    \
     shared_type_##name &name = *static_cast<shared_type_##name *>(                     \
         device_shared_variable(sizeof(shared_type_##name), &shared_site_##name))
-#define GPU_DYN_SHARED(name)                                                           \
-    unsigned char *const name = static_cast<unsigned char *>(device_shared())
+#define GPU_DYN_SHARED(name, bytes)                                                    \
+    unsigned char *const name =                                                        \
+        static_cast<unsigned char *>(device_dynamic_shared(bytes))
 
 /* ---- blocks ---- */
 

@@ -4,7 +4,8 @@
  *          built beside it.  The program under test knows nothing of it.
  * Caller   declares every function weak: under a real libcudart they are NULL, so a test
  *          asks `if (standin_reset)` before it steers.
- * Threads  any, but not while a CUDA call runs in another.
+ * Threads  any; standin_fail and standin_count at any time, the others while no CUDA call
+ *          runs in another.
  *
  * Without a call the environment steers.  STANDIN_STREAMS = eager | lazy | random,
  * STANDIN_THREADS = forward | reverse | shuffled, STANDIN_SEED = number,

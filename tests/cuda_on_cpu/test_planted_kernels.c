@@ -40,6 +40,14 @@ static void dynamic_bounds(void)
     OK(cudaDeviceSynchronize());
 }
 
+static void tie_by_order(void)
+{
+    float *d = device(1);
+    launch("tie_by_order", 1, 64, d, pinned(64, 5), 0);
+    fetch(d, 1);
+    wrong(host[0] != 0);
+}
+
 static void no_copy_wait(void)
 {
     float *d = device(64);
@@ -159,6 +167,8 @@ static const struct mistake cases[] = {
      "AddressSanitizer|out of bounds"},
     {"an_index_past_dynamic_shared_memory_is_seen", dynamic_bounds, BOUNDS,
      "AddressSanitizer|out of bounds"},
+    {"a_tie_that_goes_to_whoever_comes_first_is_seen", tie_by_order, ALL,
+     "wrong result"},
     {"a_full_mask_shuffle_in_a_branch_is_seen", shuffle_in_branch, ALL, "exited|stuck"},
     {"a_shuffle_that_should_order_memory_is_seen", shuffle_as_fence, THREAD,
      "data race"},

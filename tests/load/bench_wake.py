@@ -27,7 +27,6 @@ import machine
 PAGE = machine.PAGE
 BLOCK = 16
 STREAMS = 4
-BEGUN = 20  # tokens of each stream before anything is measured
 
 
 def options():
@@ -39,10 +38,12 @@ def options():
     p.add_argument("--only", choices=("waking", "streams", "streams-ram", "streams-ssd"))
     p.add_argument("--lengths", default="1024,4096,8176", help="tokens of a history")
     p.add_argument("--repeats", type=int, default=5, help="of each wake; the median counts")
+    p.add_argument("--restarts", type=int, default=3)
     p.add_argument("--wakes", type=int, default=20, help="beside the running streams")
     p.add_argument("--wake-tokens", type=int, default=1024, help="history of each of these")
     p.add_argument("--message", type=int, default=16, help="new tokens of each of these")
     p.add_argument("--reply", type=int, default=300, help="tokens of each running stream")
+    p.add_argument("--begun", type=int, default=20, help="of these before anything is measured")
     p.add_argument("--rounds", type=int, default=4, help="with streams")
     p.add_argument("--folder", help="on the SSD to be measured; a temporary one where missing")
     p.add_argument("--flags", default="", help="more of the server's own, separated by blanks")
@@ -86,7 +87,8 @@ class Run:
         if ram:
             flags += ["--ram", str(blocks * block)]
         if ssd:
-            flags += ["--ssd", ssd, "--ssd-size", str(PAGE + blocks * slot_bytes(block))]
+            size = max(PAGE + blocks * slot_bytes(block), 1 << 20)
+            flags += ["--ssd", ssd, "--ssd-size", str(size)]
         self.server = Server(o.model, *flags)
 
     def __enter__(self):
@@ -163,7 +165,7 @@ def measure_length(o, tokens, folder):
         measure_tier(o, run, prompt, m, "G2")
     with Run(o, tokens, tokens, False, folder) as run:
         measure_tier(o, run, prompt, m, "G3")
-    for _ in range(3):
+    for _ in range(o.restarts):
         with Run(o, tokens, tokens, False, folder) as run:
             m["restart"].add(run.first_token("c", prompt))
     different = [name for name in m if m[name].said != m["cold"].said]
@@ -212,7 +214,7 @@ def p99(values):
 
 def stream_requests(o, n_round):
     return [gaps.request_bytes("POST", "/v1/completions", {
-        "prompt": tokens_of(32, f"stream {n_round} {k}"), "max_tokens": o.reply + BEGUN,
+        "prompt": tokens_of(32, f"stream {n_round} {k}"), "max_tokens": o.reply + o.begun,
         "temperature": 0, "ignore_eos": True, "stream": True}) for k in range(STREAMS)]
 
 
@@ -247,7 +249,7 @@ def measure_round(o, run, sleepers, n_round, tier):
 
     def measure(condition, others=(), asked=None):
         every, window, seconds, answered = gaps.together(
-            port, stream_requests(o, n_round), BEGUN, others, asked)
+            port, stream_requests(o, n_round), o.begun, others, asked)
         times = sorted(x.ended - x.sent for x in answered) if not asked else []
         out[condition] = (every, window, seconds, times)
         return answered
@@ -293,7 +295,7 @@ def report_streams(o, rounds, tier):
 
 def streams(o, tier):
     total = o.wakes * (o.wake_tokens + BLOCK)
-    g1 = STREAMS * (o.reply + BEGUN + 64) + total + o.wakes * (o.message + 2 * BLOCK)
+    g1 = STREAMS * (o.reply + o.begun + 64) + total + o.wakes * (o.message + 2 * BLOCK)
     with tempfile.TemporaryDirectory(dir=o.folder) as top:
         folder = os.path.join(top, "kv")
         room = 2 * total + (o.rounds + 1) * (o.wakes * 2 * o.message + 4 * STREAMS * o.reply)
