@@ -135,10 +135,7 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     x->connection = c;
     x->started = watch_now();
     snprintf(x->method, sizeof x->method, "-");
-    /* Without the query, in which clients may put a key, and without a user's name and
-     * password before a host. */
-    int n = uri[0] == '/' ? (int)strcspn(uri, "?") : 0;
-    snprintf(x->path, sizeof x->path, "%.*s", n ? n : 1, n ? uri : "-");
+    exchange_note_path(x, uri);
     pthread_mutex_lock(&c->lock);
     c->current = x;
     pthread_mutex_unlock(&c->lock);
