@@ -200,7 +200,7 @@ bool engine_step(struct engine *e, uint64_t now)
 
     struct batch batch = make_batch(e, p);
     const float *logits;
-    uint64_t began = engine_clock();
+    uint64_t began = clock_ns();
     if (model_forward(e->o.model, e->o.kv, &batch, &logits, &e->failure) < 0) {
         atomic_store(&e->failed, true);
         log_line(LOG_ERROR,
@@ -209,8 +209,8 @@ bool engine_step(struct engine *e, uint64_t now)
         engine_end_all(e, 500, "the backend has failed");
         return true;
     }
-    settle_all(e, p, logits, engine_clock());
-    uint64_t took = engine_clock() - began;
+    settle_all(e, p, logits, clock_ns());
+    uint64_t took = clock_ns() - began;
     engine_observe_prefill(e, p, took);
     sched_measured(&e->sched, took);
     e->busy_ns += (double)took;
