@@ -58,14 +58,19 @@ static void add_text(struct crypto_state *h, const char *text)
     crypto_add_field(h, text, strlen(text));
 }
 
-/* What a tensor is, and its leaves; the answer is the next tensor's first. */
-static const struct leaf *add_tensor(struct crypto_state *h, const struct tensor *t,
-                                     const struct leaf *leaf)
+void content_hash_add_kind(struct crypto_state *h, const struct tensor *t)
 {
     add_text(h, t->name);
     add_text(h, t->dtype_name);
     crypto_add_u64(h, t->n_dims);
     for (uint32_t i = 0; i < t->n_dims; i++) crypto_add_u64(h, t->dims[i]);
+}
+
+/* What a tensor is, and its leaves; the answer is the next tensor's first. */
+static const struct leaf *add_tensor(struct crypto_state *h, const struct tensor *t,
+                                     const struct leaf *leaf)
+{
+    content_hash_add_kind(h, t);
     crypto_add_u64(h, t->bytes);
     for (uint64_t i = 0; i < leaves_of(t); i++)
         crypto_add(h, leaf[i].hash.bytes, sizeof leaf[i].hash.bytes);

@@ -22,6 +22,9 @@
 #include "kernels/crypto.h"
 #include "model/safetensors.h"
 
+/* What a tensor is: the beginning of `tensor` above, to dims. */
+void content_hash_add_kind(struct crypto_state *h, const struct tensor *t);
+
 /* threads counts the caller.  -ENOMEM; -EAGAIN where the system grants no more threads. */
 NODISCARD int content_hash_tensors(struct crypto_hash *out, const struct tensor_set *s,
                                    uint32_t threads, struct err *err);

@@ -2,6 +2,7 @@
 
 #include "kernels/checksum.h"
 #include "kernels/crypto.h"
+#include "model/content_hash.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -96,10 +97,7 @@ static void make_key(struct crypto_hash *out, const char *layout, const char *di
     crypto_add_u64(&s, n_matrices);
     for (uint32_t i = 0; i < safetensors_count(set); i++) {
         const struct tensor *t = safetensors_at(set, i);
-        add_text(&s, t->name);
-        add_text(&s, t->dtype_name);
-        crypto_add_u64(&s, t->n_dims);
-        for (uint32_t d = 0; d < t->n_dims; d++) crypto_add_u64(&s, t->dims[d]);
+        content_hash_add_kind(&s, t);
         add_file(&s, dir, t->file);
     }
     crypto_end(&s, out);

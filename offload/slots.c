@@ -1,26 +1,8 @@
-#include "offload/slots.h"
+#include "offload/slots_state.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A tenant that has slots.  There are never more of these than slots. */
-struct tenant {
-    uint64_t id;
-    uint32_t count;           // slots; 0: this entry is free
-    uint32_t chain;           // next in the same bucket, or next free entry
-    uint32_t oldest, newest;  // its LRU list
-};
-
-struct slots {
-    struct slot *slot;
-    struct tenant *tenant;
-    uint32_t *by_id, *by_tenant, *by_parent;  // heads of chains, a power of two each
-    uint32_t capacity, used, mask;            // mask: buckets - 1
-    uint32_t free_first, free_last;           // linked through older and newer
-    uint32_t tenant_free;
-    uint32_t oldest, newest;
-};
 
 /* Of any capacity, as the memory of one is asked for before it is refused. */
 static size_t buckets_for(uint32_t capacity)
@@ -28,27 +10,6 @@ static size_t buckets_for(uint32_t capacity)
     size_t n = 1;
     while (n < capacity) n *= 2;
     return n;
-}
-
-/* Ids are hashes already; any of their bits will do. */
-static uint32_t *id_bucket(const struct slots *s, const struct block_id *id)
-{
-    uint32_t bits;
-    memcpy(&bits, id->bytes, sizeof bits);
-    return &s->by_id[bits & s->mask];
-}
-
-/* Tenants' numbers may be small ones: their bits are spread by Fibonacci's multiplier. */
-static uint32_t *tenant_bucket(const struct slots *s, uint64_t tenant)
-{
-    return &s->by_tenant[(uint32_t)(tenant * 0x9e3779b97f4a7c15u >> 32) & s->mask];
-}
-
-static uint32_t *parent_bucket(const struct slots *s, const struct block_id *parent)
-{
-    uint32_t bits;
-    memcpy(&bits, parent->bytes, sizeof bits);
-    return &s->by_parent[bits & s->mask];
 }
 
 // ---- the lists of all: the free one and the LRU one share their links -----------------
@@ -78,22 +39,15 @@ static void list_prepend(struct slots *s, uint32_t *first, uint32_t *last, uint3
 
 // ---- tenants -------------------------------------------------------------------------
 
-static uint32_t tenant_find(const struct slots *s, uint64_t id)
-{
-    uint32_t t = *tenant_bucket(s, id);
-    while (t != SLOT_NONE && s->tenant[t].id != id) t = s->tenant[t].chain;
-    return t;
-}
-
 static uint32_t tenant_take(struct slots *s, uint64_t id)
 {
-    uint32_t t = tenant_find(s, id);
+    uint32_t t = slots_tenant(s, id);
     if (t != SLOT_NONE) return t;
 
     t = s->tenant_free;
     assert(t != SLOT_NONE);
     s->tenant_free = s->tenant[t].chain;
-    uint32_t *head = tenant_bucket(s, id);
+    uint32_t *head = &s->by_tenant[slots_tenant_bucket(s, id)];
     s->tenant[t] = (struct tenant){id, 0, *head, SLOT_NONE, SLOT_NONE};
     *head = t;
     return t;
@@ -101,7 +55,7 @@ static uint32_t tenant_take(struct slots *s, uint64_t id)
 
 static void tenant_give(struct slots *s, uint32_t t)
 {
-    uint32_t *link = tenant_bucket(s, s->tenant[t].id);
+    uint32_t *link = &s->by_tenant[slots_tenant_bucket(s, s->tenant[t].id)];
     while (*link != t) link = &s->tenant[*link].chain;
     *link = s->tenant[t].chain;
     s->tenant[t].chain = s->tenant_free;
@@ -132,7 +86,7 @@ static void parent_link(struct slots *s, uint32_t i)
 {
     struct slot *x = &s->slot[i];
     if (x->meta.depth == 0) return;
-    uint32_t *head = parent_bucket(s, &x->meta.parent);
+    uint32_t *head = &s->by_parent[slots_bucket(s, &x->meta.parent)];
     x->sibling = *head;
     x->sibling_before = SLOT_NONE;
     if (*head != SLOT_NONE) s->slot[*head].sibling_before = i;
@@ -143,7 +97,7 @@ static void parent_unlink(struct slots *s, uint32_t i)
 {
     struct slot *x = &s->slot[i];
     if (x->meta.depth == 0) return;
-    *(x->sibling_before == SLOT_NONE ? parent_bucket(s, &x->meta.parent)
+    *(x->sibling_before == SLOT_NONE ? &s->by_parent[slots_bucket(s, &x->meta.parent)]
                                      : &s->slot[x->sibling_before].sibling) =
         x->sibling;
     if (x->sibling != SLOT_NONE) s->slot[x->sibling].sibling_before = x->sibling_before;
@@ -224,7 +178,7 @@ uint32_t slots_used(const struct slots *s)
 
 uint32_t slots_used_by(const struct slots *s, uint64_t tenant)
 {
-    uint32_t t = tenant_find(s, tenant);
+    uint32_t t = slots_tenant(s, tenant);
     return t == SLOT_NONE ? 0 : s->tenant[t].count;
 }
 
@@ -236,7 +190,7 @@ const struct slot *slots_at(const struct slots *s, uint32_t i)
 
 uint32_t slots_find(const struct slots *s, const struct block_id *id)
 {
-    uint32_t i = *id_bucket(s, id);
+    uint32_t i = s->by_id[slots_bucket(s, id)];
     while (i != SLOT_NONE && !block_id_equal(&s->slot[i].meta.id, id))
         i = s->slot[i].chain;
     return i;
@@ -252,8 +206,8 @@ uint32_t slots_match(const struct slots *s, const struct block_meta *meta)
 uint32_t slots_child(const struct slots *s, const struct block_id *parent,
                      uint32_t previous)
 {
-    uint32_t i =
-        previous == SLOT_NONE ? *parent_bucket(s, parent) : s->slot[previous].sibling;
+    uint32_t i = previous == SLOT_NONE ? s->by_parent[slots_bucket(s, parent)]
+                                       : s->slot[previous].sibling;
     while (i != SLOT_NONE && !block_id_equal(&s->slot[i].meta.parent, parent))
         i = s->slot[i].sibling;
     return i;
@@ -261,7 +215,7 @@ uint32_t slots_child(const struct slots *s, const struct block_id *parent,
 
 uint32_t slots_coldest(const struct slots *s, const uint64_t *tenant)
 {
-    uint32_t t = tenant ? tenant_find(s, *tenant) : SLOT_NONE;
+    uint32_t t = tenant ? slots_tenant(s, *tenant) : SLOT_NONE;
     if (tenant && t == SLOT_NONE) return SLOT_NONE;
 
     uint32_t i = tenant ? s->tenant[t].oldest : s->oldest;
@@ -282,7 +236,7 @@ bool slots_claim_at(struct slots *s, uint32_t i, const struct block_meta *meta)
     x->meta = *meta;
     x->state = SLOT_FILLING;
     x->pins = 0;
-    uint32_t *head = id_bucket(s, &meta->id);
+    uint32_t *head = &s->by_id[slots_bucket(s, &meta->id)];
     x->chain = *head;
     *head = i;
     list_append(s, &s->oldest, &s->newest, i);
@@ -317,7 +271,7 @@ static void leave(struct slots *s, uint32_t i)
     struct slot *x = &s->slot[i];
     assert(x->state != SLOT_FREE && x->pins == 0);
 
-    uint32_t *link = id_bucket(s, &x->meta.id);
+    uint32_t *link = &s->by_id[slots_bucket(s, &x->meta.id)];
     while (*link != i) link = &s->slot[*link].chain;
     *link = x->chain;
     list_remove(s, &s->oldest, &s->newest, i);
@@ -359,86 +313,4 @@ void slots_touch(struct slots *s, uint32_t i)
     list_append(s, &s->oldest, &s->newest, i);
     tenant_unlink(s, i);
     tenant_append(s, i);
-}
-
-// ---- the invariants --------------------------------------------------------------------
-
-static bool free_list_holds(const struct slots *s)
-{
-    uint32_t n = 0, last = SLOT_NONE;
-    for (uint32_t i = s->free_first; i != SLOT_NONE; last = i, i = s->slot[i].newer) {
-        if (s->slot[i].state != SLOT_FREE || s->slot[i].older != last) return false;
-        if (++n > s->capacity) return false;
-    }
-    return last == s->free_last && n == s->capacity - s->used;
-}
-
-/* The list of all in order; `next` is given, for each tenant's list, the slot that must
- * come next on it. */
-static bool lru_list_holds(const struct slots *s)
-{
-    uint32_t n = 0, last = SLOT_NONE;
-    for (uint32_t i = s->oldest; i != SLOT_NONE; last = i, i = s->slot[i].newer) {
-        const struct slot *x = &s->slot[i];
-        if (x->state == SLOT_FREE || x->older != last || ++n > s->capacity)
-            return false;
-        if (slots_find(s, &x->meta.id) != i) return false;
-        if (x->pins && x->state == SLOT_FILLING) return false;
-        const struct tenant *t = &s->tenant[x->tenant];
-        if (t->id != x->meta.tenant || tenant_find(s, t->id) != x->tenant) return false;
-
-        // The next of this tenant on the list of all is the next on its own.
-        if (x->behind == SLOT_NONE ? t->newest != i : s->slot[x->behind].before != i)
-            return false;
-        if (x->before == SLOT_NONE && t->oldest != i) return false;
-    }
-    return last == s->newest && n == s->used;
-}
-
-/* Each tenant's list has its count of slots, all its own, in the order of the list of
- * all: walking both together, every slot of the tenant is met when it is due. */
-static bool tenants_hold(const struct slots *s)
-{
-    uint32_t counted = 0, *due = malloc(s->capacity * sizeof *due);
-    if (!due) return false;
-    for (uint32_t b = 0; b <= s->mask; b++) {
-        for (uint32_t t = s->by_tenant[b]; t != SLOT_NONE; t = s->tenant[t].chain) {
-            due[t] = s->tenant[t].oldest;
-            counted += s->tenant[t].count;
-            if (s->tenant[t].count == 0) counted = UINT32_MAX / 2;
-        }
-    }
-    bool holds = counted == s->used;
-    for (uint32_t i = s->oldest; holds && i != SLOT_NONE; i = s->slot[i].newer) {
-        holds = due[s->slot[i].tenant] == i;
-        due[s->slot[i].tenant] = s->slot[i].behind;
-    }
-    for (uint32_t i = s->oldest; holds && i != SLOT_NONE; i = s->slot[i].newer)
-        holds = due[s->slot[i].tenant] == SLOT_NONE;
-    free(due);
-    return holds;
-}
-
-static bool parents_hold(const struct slots *s)
-{
-    uint32_t children = 0, linked = 0;
-    for (uint32_t i = 0; i < s->capacity; i++)
-        children += s->slot[i].state != SLOT_FREE && s->slot[i].meta.depth != 0;
-    for (uint32_t b = 0; b <= s->mask; b++) {
-        uint32_t last = SLOT_NONE;
-        for (uint32_t i = s->by_parent[b]; i != SLOT_NONE; i = s->slot[i].sibling) {
-            const struct slot *x = &s->slot[i];
-            if (x->state == SLOT_FREE || x->sibling_before != last) return false;
-            if (parent_bucket(s, &x->meta.parent) != &s->by_parent[b]) return false;
-            if (++linked > children) return false;
-            last = i;
-        }
-    }
-    return linked == children;
-}
-
-bool slots_check(const struct slots *s)
-{
-    return free_list_holds(s) && lru_list_holds(s) && tenants_hold(s) &&
-           parents_hold(s);
 }

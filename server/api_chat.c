@@ -167,6 +167,51 @@ int api_chat_context(struct json_value messages, bool add_generation_prompt,
     return api_fail(e, 500, NULL, NULL, "no memory for the messages");
 }
 
+/* At least so many bytes does a string have behind its escapes. */
+static size_t least_bytes(struct json_value v)
+{
+    size_t n, escaped = 0;
+    const char *raw = json_is(v, JSON_STRING) ? json_raw(v, &n) : NULL;
+    if (!raw) return 0;
+    for (size_t i = 0; i < n; i++) {
+        if (raw[i] != '\\') continue;
+        size_t more = raw[i + 1] == 'u' ? 5 : 1;
+        escaped += more;
+        i += more;
+    }
+    return n - escaped - 2;  // the quotes
+}
+
+static size_t least_content(struct json_value message)
+{
+    struct json_value content = json_get(message, "content");
+    size_t n = least_bytes(content);
+    if (!json_is(content, JSON_ARRAY)) return n;
+    for (struct json_iter i = json_iter(content); json_next(&i);)
+        n += least_bytes(json_get(i.value, "text"));
+    return n;
+}
+
+/* A template takes many times the memory of its messages, so it is not asked about those
+ * that can never fit: each of them costs a token, and no token is longer than the longest.
+ * (White space that a template would cut off counts here.) */
+static int check_fits(const struct api *a, struct json_value messages,
+                      struct api_error *e)
+{
+    size_t n = 0, most, longest = tokenizer_most_bytes(a->o.tokenizer);
+    if (__builtin_mul_overflow(a->capacity, longest, &most)) most = SIZE_MAX;
+    if (!json_is(messages, JSON_ARRAY)) return 0;
+    for (struct json_iter i = json_iter(messages); json_next(&i);)
+        n += least_content(i.value);
+    uint32_t count = json_count(messages);
+    if (count < a->capacity && n <= most) return 0;
+    return api_fail(e, 400, "context_length_exceeded", "messages",
+                    "at most %u tokens fit, one of them for the answer (this model's "
+                    "maximum context length is %u tokens), but the messages (%u, "
+                    "together %zu bytes) come to more",
+                    a->capacity, a->o.config->context, count, n);
+}
+
 static int render(const struct api *a, const struct bytes *context,
                   struct api_prompt *out, struct api_error *e)
 {
@@ -199,7 +244,8 @@ int api_chat_prompts(const struct api *a, const struct api_body *b,
                         "/v1/completions");
     }
     struct bytes context = {0};
-    int rc = api_prompts_make(out, 1, e);
+    int rc = check_fits(a, b->messages, e);
+    if (rc == 0) rc = api_prompts_make(out, 1, e);
     if (rc == 0) {
         rc = api_chat_context(b->messages, b->add_generation_prompt, &context, e);
     }

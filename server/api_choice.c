@@ -5,14 +5,9 @@
  */
 #include "server/api_internal.h"
 
-#include <string.h>
+#include "tokenizer/unicode.h"
 
-static uint64_t count_characters(const char *text, size_t n)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < n; i++) count += ((unsigned char)text[i] & 0xc0) != 0x80;
-    return count;
-}
+#include <string.h>
 
 /* Give text, and with it the token that it came from, where logprobs are wanted. */
 static void give(struct api_call *c, uint32_t index, const char *text, size_t n,
@@ -33,7 +28,7 @@ static void give(struct api_call *c, uint32_t index, const char *text, size_t n,
     } else {
         bytes_add(&ch->text, text, n);
     }
-    ch->characters += count_characters(text, n);
+    ch->characters += unicode_count(text, n);
 }
 
 /* The role of a streamed chat, or the prompt that is to be repeated. */

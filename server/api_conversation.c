@@ -1,5 +1,6 @@
 /* api_conversation.c - conversations by their names: the list, and what can be done to one. */
 #include "server/api_internal.h"
+#include "server/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +71,7 @@ static double unix_seconds(uint64_t at)
 {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
-    double ago = ((double)engine_clock() - (double)at) / (double)NS;
+    double ago = ((double)clock_ns() - (double)at) / (double)NS;
     return (double)(int64_t)((double)t.tv_sec + (double)t.tv_nsec / (double)NS - ago);
 }
 
@@ -99,8 +100,7 @@ static cJSON *conversation(const struct api *a, const struct kv_conversation *x,
         api_put(out, bytes, api_source_name((enum kv_source)i),
                 cJSON_CreateNumber(x->blocks[i] * block));
     api_put(out, o, "last_used", moment(x->last_used, x->last_used > 0));
-    api_put(out, o, "held_until",
-            moment(x->held_until, x->held_until > engine_clock()));
+    api_put(out, o, "held_until", moment(x->held_until, x->held_until > clock_ns()));
     return o;
 }
 

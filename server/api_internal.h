@@ -8,6 +8,7 @@
  *     api.c           api_open, api_prepare, the models
  *     api_call.c      a call in progress: submit, read, cancel, free
  *     api_choice.c    the events of one choice become pieces of its answer
+ *     api_summary.c   what a call came to: usage, outcome, its line in the log
  *     api_conversation.c  conversations by their names
  *     api_logprobs.c  logprobs in the two shapes that OpenAI has for them
  *     api_write.c     the objects of an answer, and their SSE frames
@@ -175,7 +176,8 @@ struct api_choice {
 
 struct api_part {  // one prompt of the call
     struct request *request;
-    uint32_t n_ids, cached_tokens;
+    uint32_t n_ids;  // as encoded; while unfinished, the request's own are the engine's
+    uint32_t cached_tokens;
     char *echo;  // owned; NULL where its tokens come one by one, or not at all
     size_t echo_n;
     struct detok detok;   // of the prompt's own tokens
@@ -242,6 +244,8 @@ const char *api_finish_name(enum finish_reason r);
 const char *api_source_name(enum kv_source s);
 const char *api_why_name(enum kv_why y);
 
+/* ---- what it came to (api_summary.c) ---- */
+
 struct api_usage {
     uint64_t prompt, completion, cached;
     /* valid when all is finished */
@@ -250,5 +254,7 @@ struct api_usage {
     uint64_t promoted;          // bytes
 };
 struct api_usage api_call_usage(const struct api_call *c);
+/* As things stand.  Reads what is left of its events, in case its client had stopped. */
+enum outcome api_call_outcome(struct api_call *c);
 
 #endif

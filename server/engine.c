@@ -5,18 +5,10 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MS              UINT64_C(1000000)
 #define POLL_MS         10  // while outboxes are full: how soon room is seen
 #define MAX_RETRY_AFTER 600
-
-uint64_t engine_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 * MS + (uint64_t)t.tv_nsec;
-}
 
 /* ---- memory ---- */
 
@@ -180,7 +172,7 @@ static void take_requests(struct engine *e)
     for (struct request *r; (r = mailbox_take(&e->mailbox)) != NULL;) {
         engine_recall(e, r);
         uint32_t job = sched_add(&e->sched, r->n_ids, r->n_choices, r->prompt_logprobs,
-                                 engine_clock());
+                                 clock_ns());
         assert(job != SCHED_NONE);  // the mailbox lets no more in
         e->orders[job] = (struct order){.r = r};
         memcpy(e->orders[job].conversation, r->conversation, sizeof r->conversation);
@@ -230,10 +222,10 @@ static void look_after(struct engine *e, uint64_t now)
 
 static void wait(struct engine *e, int64_t ns)
 {
-    uint64_t began = engine_clock();
+    uint64_t began = clock_ns();
     mailbox_wait(&e->mailbox, ns);
     if (e->sched.n_waking == 0) return;
-    uint64_t took = engine_clock() - began;
+    uint64_t took = clock_ns() - began;
     metrics_count(e->o.metrics, COUNTER_IDLE_NS, took);
     e->busy_ns += (double)took;  // whoever waits for a place waits for this too
 }
@@ -246,7 +238,7 @@ static void *engine_main(void *arg)
         int64_t patience = idle ? -1 : (int64_t)(POLL_MS * MS);
         if (!computed) wait(e, engine_store_patience(e, patience));
         take_requests(e);
-        uint64_t now = e->now = engine_clock();
+        uint64_t now = e->now = clock_ns();
         engine_store_turn(e);
         engine_answer_commands(e);
         look_after(e, now);
@@ -299,7 +291,7 @@ int engine_submit(struct engine *e, struct request *r, struct err *err)
 
     int rc = engine_name_blocks(e, r, err);
     if (rc < 0) return rc;
-    r->stats = (struct request_stats){.submitted = engine_clock()};
+    r->stats = (struct request_stats){.submitted = clock_ns()};
     request_ref(r);
     rc = mailbox_post(&e->mailbox, r);
     if (rc == 0) return 0;
@@ -343,20 +335,6 @@ uint32_t engine_retry_after(const struct engine *e)
     return seconds < MAX_RETRY_AFTER ? (uint32_t)seconds : MAX_RETRY_AFTER;
 }
 
-void engine_status(const struct engine *e, struct engine_status *out)
-{
-    uint32_t used = atomic_load(&e->blocks_used);
-    *out = (struct engine_status){
-        .running = atomic_load(&e->running),
-        .waiting = waiting(e),
-        .waking = atomic_load(&e->waking),
-        .blocks_used = used,
-        .blocks_free = e->o.kv->mem.n_blocks - used,
-        .draining = atomic_load(&e->draining),
-        .failed = atomic_load(&e->failed),
-    };
-}
-
 bool engine_failure(const struct engine *e, struct err *out)
 {
     if (!atomic_load(&e->failed)) return false;
@@ -368,15 +346,14 @@ bool engine_failure(const struct engine *e, struct err *out)
 
 void engine_drain(struct engine *e, uint32_t drain_ms)
 {
-    atomic_store(&e->draining, true);
-    atomic_store(&e->drain_at, engine_clock() + drain_ms * MS);
+    atomic_store(&e->drain_at, clock_ns() + drain_ms * MS);
     mailbox_shut(&e->mailbox);
     if (e->started && !e->joined) {
         pthread_join(e->thread, NULL);
         e->joined = true;
     }
     if (!e->started) {
-        e->now = engine_clock();
+        e->now = clock_ns();
         take_requests(e);
         engine_end_all(e, 503, "the server is shutting down");
         engine_shut_commands(e);

@@ -50,8 +50,8 @@ struct engine_options {
     const struct engine_tenant *tenants;  // (n_tenants) by request.tenant; borrowed
     uint32_t n_tenants;
     uint32_t copy_ms;  // at the end of a drain, for copying down what is not yet
-    /* Called by the engine thread after every step, and at least every 50 ms while
-     * any request is there: the place to look for clients that have gone. */
+    /* Called by the engine thread after every step while any request is there: the place
+     * to look for clients that have gone. */
     void (*tick)(void *arg);
     void *tick_arg;
 };
@@ -70,7 +70,6 @@ NODISCARD int engine_start(struct engine *e, struct err *err);
  * not in the vocabulary, or the tenant is unknown; -ENOMEM.  On any error r stays the
  * caller's alone.  Choices beyond max_running run one after the other. */
 NODISCARD int engine_submit(struct engine *e, struct request *r, struct err *err);
-uint64_t engine_clock(void);         // nanoseconds, monotonic: all its times are of it
 void engine_wake(struct engine *e);  // look at cancelled requests now
 
 /* The largest prompt + reply of one sequence: the context, or what the pool holds. */
@@ -81,14 +80,8 @@ size_t engine_block_bytes(const struct engine *e);  // of one KV block
 /* An estimate, in seconds (at least 1), of when a refused request may be tried again. */
 uint32_t engine_retry_after(const struct engine *e);
 
-struct engine_status {
-    uint32_t running, waiting;
-    uint32_t waking;                    // sequences
-    uint32_t blocks_used, blocks_free;  // free: those too that are only kept
-    bool draining, failed;  // failed: the backend is broken, every request gets a 500
-};
-void engine_status(const struct engine *e, struct engine_status *out);
-/* Why the backend failed, in *out unless that is NULL; false: it has not. */
+/* Why the backend failed, so that every request gets a 500, in *out unless that is NULL;
+ * false: it has not. */
 bool engine_failure(const struct engine *e, struct err *out);
 
 /* ---- conversations ---- */

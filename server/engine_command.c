@@ -7,7 +7,6 @@
 #include "server/engine_state.h"
 
 #include <string.h>
-#include <time.h>
 
 #define LIST_LOOKED_AT 512   // conversations that one command looks at
 #define LIST_BLOCKS    4096  // of those that are told of between two steps
@@ -16,11 +15,7 @@ enum command_state { WAITING, ANSWERING, DONE };
 
 void commands_open(struct command_queue *q)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->answered, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    clock_cond_open(&q->answered);
     pthread_mutex_init(&q->lock, NULL);
     q->open = true;
 }
@@ -187,13 +182,11 @@ static void take_back(struct command_queue *q, const struct engine_command *c)
 /* Holding the lock: until it is done, or still waits when the time is over. */
 static int wait_for(struct command_queue *q, struct engine_command *c)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ENGINE_COMMAND_MS / 1000;
-    int rc = 0;
+    uint64_t until = clock_ns() + ENGINE_COMMAND_MS * CLOCK_MS;
+    bool in_time = true;
     while (c->state != DONE) {
-        if (rc == 0)
-            rc = pthread_cond_timedwait(&q->answered, &q->lock, &until);
+        if (in_time)
+            in_time = clock_wait(&q->answered, &q->lock, until);
         else if (c->state == WAITING) {
             take_back(q, c);
             return -ETIMEDOUT;

@@ -9,9 +9,6 @@ void engine_publish(struct engine *e)
 {
     const struct kv_pool *kv = e->o.kv;
     uint32_t used = kv->mem.n_blocks - kv_pool_available(kv);
-    atomic_store(&e->running, e->sched.n_running);
-    atomic_store(&e->waking, e->sched.n_waking);
-    atomic_store(&e->blocks_used, used);
     metrics_set(e->o.metrics, GAUGE_RUNNING, e->sched.n_running);
     metrics_set(e->o.metrics, GAUGE_WAITING, mailbox_waiting(&e->mailbox));
     metrics_set(e->o.metrics, GAUGE_KV_BLOCKS_USED, used);
@@ -25,7 +22,7 @@ static struct request *forget(struct engine *e, uint32_t job)
 {
     struct request *r = e->orders[job].r;
     bool started = e->sched.jobs[job].n_started > 0;
-    r->stats.finished = engine_clock();
+    r->stats.finished = clock_ns();
     sched_remove(&e->sched, job);
     mailbox_left(&e->mailbox, r->n_choices, started);
     engine_publish(e);
@@ -39,8 +36,7 @@ static void count_answered(struct engine *e, const struct order *o)
     metrics_count(e->o.metrics, COUNTER_CACHED_TOKENS, o->r->cached_tokens);
     engine_count_prompt(e, o->r);
     metrics_count(e->o.metrics, COUNTER_GENERATION_TOKENS, o->completion_tokens);
-    metrics_observe(e->o.metrics, HISTOGRAM_E2E,
-                    engine_clock() - o->r->stats.submitted);
+    metrics_observe(e->o.metrics, HISTOGRAM_E2E, clock_ns() - o->r->stats.submitted);
 
     double share = e->request_ns == 0 ? 1 : 0.125;
     e->request_ns += (e->busy_ns - e->request_ns) * share;

@@ -124,7 +124,9 @@ static void replace(struct engine *e, struct request *r, uint32_t kept,
         token_list_free(&ids);
         return;
     }
-    struct request old = *r;
+    int32_t *own_ids = r->ids;
+    uint32_t n_own_ids = r->n_ids, n_own_blocks = r->n_blocks;
+    struct block_meta *own_blocks = r->blocks;
     r->ids = ids.ids;
     r->n_ids = (uint32_t)ids.n;
     r->blocks = NULL;
@@ -132,14 +134,14 @@ static void replace(struct engine *e, struct request *r, uint32_t kept,
     if (engine_name_blocks(e, r, NULL) == 0) {
         uint32_t left = engine_capacity(e) - r->n_ids;
         if (r->max_tokens > left) r->max_tokens = left;
-        free(old.ids);
-        free(old.blocks);
+        free(own_ids);
+        free(own_blocks);
         return;
     }
-    r->ids = old.ids;
-    r->n_ids = old.n_ids;
-    r->blocks = old.blocks;
-    r->n_blocks = old.n_blocks;
+    r->ids = own_ids;
+    r->n_ids = n_own_ids;
+    r->blocks = own_blocks;
+    r->n_blocks = n_own_blocks;
     token_list_free(&ids);
 }
 

@@ -5,6 +5,7 @@
 #ifndef SERVER_ENGINE_STATE_H
 #define SERVER_ENGINE_STATE_H
 
+#include "server/clock.h"
 #include "server/engine.h"
 #include "server/gate.h"
 #include "server/lookup.h"
@@ -80,10 +81,9 @@ struct engine {
         uint32_t n;
         bool open, closed;
     } commands;
-    atomic_uint running, waking, blocks_used;
     atomic_uint_fast64_t ns_per_request;  // 0: not known yet
     atomic_uint_fast64_t drain_at;        // 0: not draining
-    atomic_bool draining, drain_now, failed;
+    atomic_bool drain_now, failed;
     struct err failure;  // written before `failed` is set
 };
 
@@ -111,10 +111,15 @@ void engine_give_score(struct engine *e, uint32_t job, const struct sample *s,
 void engine_end(struct engine *e, uint32_t job, enum finish_reason reason, int status,
                 const char *text);
 void engine_end_all(struct engine *e, int status, const char *text);
-/* ---- engine_store.c: nothing happens where there is no store ---- */
+/* Tell the gauges how things stand. */
+void engine_publish(struct engine *e);
 
-/* engine_recall.c: before the request is scheduled. */
-void engine_recall(struct engine *e, struct request *r);
+/* ---- engine_recall.c: nothing happens where there is no store ---- */
+
+void engine_recall(struct engine *e, struct request *r);  // before it is scheduled
+
+/* ---- engine_store.c: the same ---- */
+
 NODISCARD int engine_name_blocks(const struct engine *e, struct request *r,
                                  struct err *err);  // anybody's
 void engine_begin_names(struct engine *e, uint32_t seq);
@@ -146,10 +151,5 @@ void commands_open(struct command_queue *q);
 void commands_close(struct command_queue *q);
 void engine_answer_commands(struct engine *e);
 void engine_shut_commands(struct engine *e);  // all that wait, and all to come
-
-/* ---- engine_give.c ---- */
-
-/* Tell the gauges and engine_status() how things stand. */
-void engine_publish(struct engine *e);
 
 #endif

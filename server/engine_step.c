@@ -265,7 +265,7 @@ bool engine_step(struct engine *e, uint64_t now)
 
     struct batch batch = make_batch(e, p);
     struct results rows = {.best = e->o.model->best};
-    uint64_t began = engine_clock();
+    uint64_t began = clock_ns();
     if (model_forward(e->o.model, e->o.kv, &batch, &rows.logits, &e->failure) < 0) {
         atomic_store(&e->failed, true);
         log_line(LOG_ERROR,
@@ -274,8 +274,8 @@ bool engine_step(struct engine *e, uint64_t now)
         engine_end_all(e, 500, "the backend has failed");
         return true;
     }
-    settle_all(e, p, rows, engine_clock());
-    uint64_t took = engine_clock() - began;
+    settle_all(e, p, rows, clock_ns());
+    uint64_t took = clock_ns() - began;
     if (!e->arriving) {
         engine_observe_prefill(e, p, took);
         sched_measured(&e->sched, took);

@@ -251,7 +251,7 @@ int64_t engine_store_patience(const struct engine *e, int64_t ns)
 {
     if (!e->o.store) return ns;
     bool lands = kvstore_in_flight(e->o.store);
-    uint64_t now = engine_clock(), next = kvstore_next(e->o.store, now);
+    uint64_t now = clock_ns(), next = kvstore_next(e->o.store, now);
     uint64_t most = ns < 0 ? UINT64_MAX : (uint64_t)ns, left = UINT64_MAX;
     /* What is due and cannot be done yet must not make the loop spin. */
     if (next != UINT64_MAX)
@@ -280,17 +280,17 @@ void engine_observe_prefill(struct engine *e, const struct sched_step *p, uint64
 void engine_store_drain(struct engine *e)
 {
     if (!e->o.store) return;
-    uint64_t began = engine_clock();
+    uint64_t began = clock_ns();
     uint64_t until = began + e->o.copy_ms * UINT64_C(1000000);
     struct kvstore_counters before;
     kvstore_count(e->o.store, &before);
     for (;;) {
-        e->now = engine_clock();
+        e->now = clock_ns();
         bool late = e->now >= until || atomic_load(&e->drain_now);
         if (late || kvstore_drain(e->o.store, e->now)) break;
         mailbox_wait(&e->mailbox, ENGINE_LOAD_NS);
     }
-    while (!kvstore_settle(e->o.store, engine_clock()))
+    while (!kvstore_settle(e->o.store, clock_ns()))
         mailbox_wait(&e->mailbox, ENGINE_LOAD_NS);
-    engine_tell_end(e, &before, engine_clock() - began);
+    engine_tell_end(e, &before, clock_ns() - began);
 }

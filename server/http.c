@@ -1,5 +1,6 @@
 #include "server/http_internal.h"
 
+#include "server/clock.h"
 #include "server/log.h"
 #include "server/metrics.h"
 
@@ -133,12 +134,9 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     struct exchange *x = c ? calloc(1, sizeof *x) : NULL;
     if (!x) return NULL;
     x->connection = c;
-    x->started = watch_now();
+    x->started = clock_ns();
     snprintf(x->method, sizeof x->method, "-");
-    /* Without the query, in which clients may put a key, and without a user's name and
-     * password before a host. */
-    int n = uri[0] == '/' ? (int)strcspn(uri, "?") : 0;
-    snprintf(x->path, sizeof x->path, "%.*s", n ? n : 1, n ? uri : "-");
+    exchange_note_path(x, uri);
     pthread_mutex_lock(&c->lock);
     c->current = x;
     pthread_mutex_unlock(&c->lock);
@@ -162,7 +160,7 @@ static void log_exchange(const struct exchange *x)
     if (x->error.status) describe_error(&x->error, error, sizeof error);
     log_line(exchange_is_quiet(x) ? LOG_DEBUG : LOG_INFO,
              "%s %s status=%s ms=%llu%s%s%s%s%s", x->method, x->path, status,
-             (unsigned long long)((watch_now() - x->started) / 1000000),
+             (unsigned long long)((clock_ns() - x->started) / 1000000),
              x->known_tenant ? " tenant=" : "",
              x->known_tenant ? keys_tenant_name(h->keys, x->tenant) : "",
              x->summary[0] ? " " : "", x->summary, error);
@@ -337,8 +335,8 @@ void http_drain(struct http *h)
 /* Until no POST is in progress, or `ms` have passed. */
 static void wait_for_posts(struct http *h, uint32_t ms)
 {
-    uint64_t end = watch_now() + (uint64_t)ms * 1000000u;
-    while (atomic_load(&h->posts) && watch_now() < end)
+    uint64_t end = clock_ns() + (uint64_t)ms * 1000000u;
+    while (atomic_load(&h->posts) && clock_ns() < end)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 

@@ -16,9 +16,12 @@
  *          fields, are answered 431, longer request lines 414), a body at most max_body
  *          (413, also where a chunk claims to be longer than 64 bits can say), a stream's
  *          buffer about 64 KiB.  All bodies together take at most sixteen times max_body
- *          (503).  Heads and bodies have deadlines (408), and so have clients that do not
- *          read.  More connections than max_connections push out the one that has been
- *          idle, or sending its head or its body, for the longest.
+ *          (503).  Beside them each of the `workers` may take, for the request it is at,
+ *          fifteen bytes for each of its body, and to render a chat 64 MiB and sixteen more
+ *          for each; a chat that cannot fit the context is refused before.  Heads and bodies
+ *          have deadlines (408), and so have clients that do not read.  More connections
+ *          than max_connections push out the one that has been idle, or sending its head or
+ *          its body, for the longest.
  * Leaving  a client that closes its connection, or only its sending half, is gone: its
  *          request is cancelled within one step of the engine.
  * Threads  open, serve, drain, stop and close belong to one thread; http_tick() to any.

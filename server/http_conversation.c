@@ -23,17 +23,6 @@ static const struct {
 
 /* ---- the method ---- */
 
-static int wrong_method(struct exchange *x, const char *allow)
-{
-    x->allow = allow;
-    return api_fail(&x->error, 405, NULL, NULL, "This path takes %s only.", allow);
-}
-
-static bool is_get(const struct exchange *x)
-{
-    return strcmp(x->method, "GET") == 0 || strcmp(x->method, "HEAD") == 0;
-}
-
 /* By what follows the name, NULL where nothing does. */
 static int read_method(struct exchange *x, const char *action)
 {
@@ -44,12 +33,12 @@ static int read_method(struct exchange *x, const char *action)
     }
     if (!action) {
         q->about = API_TELL;
-        return is_get(x) ? 0 : wrong_method(x, "GET, HEAD, DELETE");
+        return exchange_is_get(x) ? 0 : exchange_wrong_method(x, "GET, HEAD, DELETE");
     }
     for (size_t i = 0; i < ARRAY_LEN(actions); i++) {
         if (strcmp(actions[i].word, action) != 0) continue;
         q->about = actions[i].about;
-        return strcmp(x->method, "POST") == 0 ? 0 : wrong_method(x, "POST");
+        return strcmp(x->method, "POST") == 0 ? 0 : exchange_wrong_method(x, "POST");
     }
     return api_fail(&x->error, 404, NULL, NULL, "There is nothing at this path.");
 }
@@ -89,7 +78,7 @@ static int read_list(struct exchange *x)
     struct api_question *q = &x->question;
     const char *limit = argument(x, "limit"), *after = argument(x, "after");
     uint64_t n = LIST_USUAL;
-    int rc = is_get(x) ? 0 : wrong_method(x, "GET, HEAD");
+    int rc = exchange_is_get(x) ? 0 : exchange_wrong_method(x, "GET, HEAD");
     if (rc == 0 && limit) rc = read_number(x, "limit", limit, 1, API_LIST_LIMIT, &n);
     q->about = API_LIST;
     q->limit = (uint32_t)n;
@@ -107,9 +96,6 @@ int conversation_read(struct exchange *x)
 
     char *action = strchr(x->id, '/');
     if (action) *action++ = 0;
-    /* Names are their users' business, and no log's. */
-    snprintf(x->path, sizeof x->path, "/v1/conversations/ID%s%.100s", action ? "/" : "",
-             action ? action : "");
     int rc = read_method(x, action);
     if (rc == 0) rc = read_name(x, x->id, "id", q->name);
     if (rc < 0 || q->about != API_HOLD) return rc;

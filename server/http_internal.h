@@ -102,7 +102,7 @@ struct route;
 struct exchange {
     struct connection *connection;
     enum exchange_state state;
-    char method[16], path[256];  // for the log; cut
+    char method[16], path[256];  // for the log, which gets no more of the target; cut
     const struct route *route;   // NULL: unknown path
     char id[256];                // what follows a route's prefix
     uint64_t started;
@@ -175,6 +175,12 @@ enum MHD_Result http_access(void *cls, struct MHD_Connection *mhd, const char *u
 enum api_kind exchange_kind(const struct exchange *x);  // of a POST
 bool exchange_is_post(const struct exchange *x);
 bool exchange_is_quiet(const struct exchange *x);  // logged as a detail only
+bool exchange_is_get(const struct exchange *x);    // or HEAD
+int exchange_wrong_method(struct exchange *x, const char *allow);  // a 405; -EINVAL
+/* What the log may tell of a target: its path, without the query, in which clients may put
+ * a key, without a user's name and password before a host, and without the name of a
+ * conversation, which is its user's business. */
+void exchange_note_path(struct exchange *x, const char *target);
 
 /* Undo percent-encoding in place; false where it is malformed or hides a NUL. */
 bool http_unescape(char *s);

@@ -134,10 +134,24 @@ static const char *path_of(const char *target)
     for (size_t i = 0; i < ARRAY_LEN(schemes); i++) {
         size_t n = strlen(schemes[i]);
         if (strncasecmp(target, schemes[i], n)) continue;
-        const char *path = strchr(target + n, '/');
-        return path ? path : "/";
+        const char *path = target + n + strcspn(target + n, "/?");
+        return *path == '/' ? path : "/";
     }
     return target;
+}
+
+void exchange_note_path(struct exchange *x, const char *target)
+{
+    static const char before[] = "/v1/conversations/";
+    const char *path = path_of(target), *masked = "";
+    if (strncmp(path, before, sizeof before - 1) == 0) {
+        masked = "/v1/conversations/ID";
+        path += sizeof before - 1;
+        path += strcspn(path, "/?");
+    } else if (*path != '/') {
+        path = "-";
+    }
+    snprintf(x->path, sizeof x->path, "%s%.*s", masked, (int)strcspn(path, "?"), path);
 }
 
 static const struct route *find_route(struct exchange *x, const char *path)
@@ -169,13 +183,22 @@ enum api_kind exchange_kind(const struct exchange *x)
     return x->route->kind;
 }
 
+bool exchange_is_get(const struct exchange *x)
+{
+    return strcmp(x->method, "GET") == 0 || strcmp(x->method, "HEAD") == 0;
+}
+
+int exchange_wrong_method(struct exchange *x, const char *allow)
+{
+    x->allow = allow;
+    return api_fail(&x->error, 405, NULL, NULL, "This path takes %s only.", allow);
+}
+
 static int check_method(struct exchange *x)
 {
-    const struct route *r = x->route;
-    bool get = strcmp(x->method, "GET") == 0 || strcmp(x->method, "HEAD") == 0;
-    if (r->post ? exchange_is_post(x) : get) return 0;
-    x->allow = r->post ? "POST" : "GET, HEAD";
-    return api_fail(&x->error, 405, NULL, NULL, "This path takes %s only.", x->allow);
+    bool post = x->route->post;
+    if (post ? exchange_is_post(x) : exchange_is_get(x)) return 0;
+    return exchange_wrong_method(x, post ? "POST" : "GET, HEAD");
 }
 
 /* ---- a tenant's place ---- */
@@ -209,9 +232,8 @@ static int take_place(struct exchange *x)
 /* Everything that the head alone can decide.  Nonzero: x->error says what is wrong. */
 static int judge_head(struct exchange *x, const struct head *h, const char *target)
 {
-    const char *path = path_of(target);
-    snprintf(x->path, sizeof x->path, "%s", path);
-    x->route = find_route(x, path);
+    exchange_note_path(x, target);
+    x->route = find_route(x, path_of(target));
 
     bool open = x->route && x->route->open;
     if (!open && head_authorize(x, h)) return -EINVAL;

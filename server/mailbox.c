@@ -1,8 +1,9 @@
 #include "server/mailbox.h"
 
+#include "server/clock.h"
+
 #include <assert.h>
 #include <stdlib.h>
-#include <time.h>
 
 int mailbox_open(struct mailbox *m, uint32_t max_waiting, uint32_t max_choices,
                  struct err *err)
@@ -14,11 +15,7 @@ int mailbox_open(struct mailbox *m, uint32_t max_waiting, uint32_t max_choices,
     if (!m->slots)
         return err_set(err, -ENOMEM, "no memory for a queue of %u requests", m->cap);
 
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->some, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    clock_cond_open(&m->some);
     pthread_mutex_init(&m->lock, NULL);
     return 0;
 }
@@ -97,20 +94,15 @@ struct request *mailbox_take(struct mailbox *m)
 
 void mailbox_wait(struct mailbox *m, int64_t timeout_ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ns / 1000000000;
-    until.tv_nsec += timeout_ns % 1000000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-
+    uint64_t until = clock_ns() + (uint64_t)timeout_ns;
+    bool in_time = true;
     pthread_mutex_lock(&m->lock);
-    int rc = 0;
-    while (m->n == 0 && !m->poked && rc == 0)
-        rc = timeout_ns < 0 ? pthread_cond_wait(&m->some, &m->lock)
-                            : pthread_cond_timedwait(&m->some, &m->lock, &until);
+    while (m->n == 0 && !m->poked && in_time) {
+        if (timeout_ns < 0)
+            pthread_cond_wait(&m->some, &m->lock);
+        else
+            in_time = clock_wait(&m->some, &m->lock, until);
+    }
     m->poked = false;
     pthread_mutex_unlock(&m->lock);
 }

@@ -12,6 +12,7 @@
 #define SERVER_OPTIONS_H
 
 #include "kernels/dtype.h"
+#include "server/policy_options.h"
 
 #define OPTION_TEXT 1024
 
@@ -36,15 +37,11 @@ struct options {
     char ssd[OPTION_TEXT];  // folder of the SSD tier; "": none
     uint64_t ssd_size;      // bytes of its file
     char ssd_io[16];        // "auto", "threads"
-    uint32_t copy_after_ms, idle_after_ms, ssd_after_ms, residency_ms;
-    uint32_t keep_for_ms;
-    uint32_t high, low;             // per cent of a tier
+    struct policy_settings policy;
     uint64_t ram_quota, ssd_quota;  // bytes of each tenant; 0: no limit
-    uint64_t ssd_per_day;           // bytes; 0: no limit
-    bool second_touch;
-    uint32_t max_loads, max_stores, max_loads_per_tenant;
+    uint32_t max_loads_per_tenant;
     uint64_t max_load_bytes;
-    uint32_t wake_deadline_ms, copy_down_ms;
+    uint32_t copy_down_ms;
     uint32_t max_conversations;
     char share[OPTION_TEXT];  // "a,b;c,d": tenants that share blocks
     /* scheduling */

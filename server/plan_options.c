@@ -80,22 +80,7 @@ static void set_compute(const struct plan_options *o, struct plan_machine *m)
 static void set_policy(const struct plan_options *o, struct plan_machine *m)
 {
     struct policy *p = &m->policy;
-    policy_defaults(p);
-    p->copy_after = o->copy_after_ms * PLAN_MS;
-    p->idle_after = o->idle_after_ms * PLAN_MS;
-    p->ssd_after = o->ssd_after_ms * PLAN_MS;
-    p->residency = o->residency_ms * PLAN_MS;
-    p->keep_for = o->keep_for_ms * PLAN_MS;
-    p->wake_deadline = o->deadline_ms * PLAN_MS;
-    p->high = o->high / 100.0;
-    p->low = o->low / 100.0;
-    p->second_touch = o->second_touch;
-    p->ssd_bytes_per_day = o->ssd_per_day;
-    p->max_loads = o->max_loads;
-    p->max_stores = o->max_stores;
-    /* One tenant stands for all here. */
-    p->max_loads_tenant = 0;
-    p->ram_quota = p->ssd_quota = 0;
+    *p = policy_of(&o->policy);
     /* A block of a replay is many of the server's, and two must be under way for one to
      * follow the other without a gap. */
     uint64_t two = 2 * m->token_bytes * PLAN_BLOCK_TOKENS;

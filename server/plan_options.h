@@ -27,12 +27,8 @@ struct plan_options {
     uint64_t ram_read, ram_write, ssd_read, ssd_write;
     uint32_t ram_latency_us, ssd_latency_us;
     /* policy */
-    uint32_t copy_after_ms, idle_after_ms, ssd_after_ms, residency_ms, keep_for_ms;
-    uint32_t deadline_ms;
-    uint32_t high, low;  // percent
-    bool second_touch;
-    uint64_t ssd_per_day;
-    uint32_t max_loads, max_stores, max_wakes, max_conversations;
+    struct policy_settings policy;
+    uint32_t max_wakes, max_conversations;
     /* report */
     bool json;
 };

@@ -66,7 +66,9 @@ struct request_stats {  // nanoseconds on the engine's clock; 0: has not happene
 };
 
 struct request {
-    /* set by the maker before engine_submit(), constant afterwards */
+    /* Set by the maker before engine_submit(), constant afterwards; but where there is a
+     * text, the engine may change ids, n_ids and max_tokens, so that others read these
+     * only after the last event. */
     int32_t *ids;  // the prompt; owned, malloc
     uint32_t n_ids;
     uint32_t max_tokens;  // for each choice, bounded by the context; 0: only the prompt

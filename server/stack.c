@@ -1,5 +1,6 @@
 #include "server/stack.h"
 
+#include "server/clock.h"
 #include "server/log.h"
 #include "server/sched.h"
 #include "server/stack_tiers.h"
@@ -287,18 +288,11 @@ int stack_check(struct stack *s, const struct stack_options *o, struct err *err)
 
 /* ---- start ---- */
 
-static uint64_t seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec;
-}
-
 /* A line every two seconds at most, and none for what is quicker. */
 static void say_progress(void *arg, size_t done, size_t total)
 {
-    uint64_t *said = arg, now = seconds();
-    if (total == 0 || now < *said + 2) return;
+    uint64_t *said = arg, now = clock_ns();
+    if (total == 0 || now < *said + 2 * CLOCK_S) return;
     *said = now;
     char of[24];
     log_line(LOG_INFO, "loading weights: %u %% of %s",
@@ -307,7 +301,7 @@ static void say_progress(void *arg, size_t done, size_t total)
 
 static int load_model(struct stack *s, const struct options *o, struct err *err)
 {
-    uint64_t said = seconds();
+    uint64_t said = clock_ns();
     struct model_options rows = model_limits(o);
     rows.weights.packed_dir = o->packed_cache ? o->model : NULL;
     rows.weights.progress = say_progress;

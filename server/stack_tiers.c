@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MS UINT64_C(1000000)
 /* Of the kernels: raised where a change of theirs changes bits. */
 #define ARITHMETIC 2
 
@@ -125,26 +124,13 @@ int stack_take_fingerprint(struct stack *s, const struct options *o, struct err 
 
 /* ---- sizes and rules ---- */
 
-static struct policy policy_of(const struct options *o)
+static struct policy whole_policy(const struct options *o)
 {
-    struct policy p;
-    policy_defaults(&p);
-    p.copy_after = o->copy_after_ms * MS;
-    p.idle_after = o->idle_after_ms * MS;
-    p.ssd_after = o->ssd_after_ms * MS;
-    p.residency = o->residency_ms * MS;
-    p.keep_for = o->keep_for_ms * MS;
-    p.high = o->high / 100.0;
-    p.low = o->low / 100.0;
-    p.second_touch = o->second_touch;
-    p.ssd_bytes_per_day = o->ssd_per_day;
+    struct policy p = policy_of(&o->policy);
     p.ram_quota = o->ram_quota;
     p.ssd_quota = o->ssd_quota;
-    p.max_loads = o->max_loads;
-    p.max_stores = o->max_stores;
     p.max_load_bytes = o->max_load_bytes;
     p.max_loads_tenant = o->max_loads_per_tenant;
-    p.wake_deadline = o->wake_deadline_ms * MS;
     return p;
 }
 
@@ -153,7 +139,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
     return (struct tiers_options){
         .kv = &s->kv,
         .device = s->device,
-        .policy = policy_of(o),
+        .policy = whole_policy(o),
         .layers = s->config.layers,
         .ram_bytes = o->ram,
         .ssd_dir = o->ssd,

@@ -1,5 +1,7 @@
 #include "server/stack_warm.h"
 
+#include "server/clock.h"
+
 #include <stdlib.h>
 
 #define HOST_CHUNK   32   // tokens of each of three chunks of prefill that are measured
@@ -127,10 +129,10 @@ static int measure(struct stack *s, struct rows *r, const struct kv_table *t,
 {
     uint64_t sum = 0;
     for (uint32_t from = 0; from < 3 * chunk; from += chunk) {
-        uint64_t began = engine_clock();
+        uint64_t began = clock_ns();
         int rc = extend(s, r, t, from, chunk, 0, err);
         if (rc < 0) return rc;
-        if (from > 0) sum += engine_clock() - began;
+        if (from > 0) sum += clock_ns() - began;
     }
     cost_set_prefill(s->tiers.cost, (double)sum / (2.0 * chunk), 0);
     return 0;

@@ -1,7 +1,7 @@
 #include "server/tiers.h"
 
 #include "kernels/thread.h"
-#include "server/engine.h"
+#include "server/clock.h"
 #include "server/kv_pages.h"
 
 #include <stdio.h>
@@ -26,10 +26,10 @@ static uint32_t ram_blocks(const struct tiers_options *o, uint64_t block_bytes)
     return n < SLOT_NONE ? (uint32_t)n : SLOT_NONE - 1;
 }
 
-/* Of staging: for what goes from RAM to the SSD, and for the calibration before that. */
+/* Of staging, for what goes from RAM to the SSD. */
 static uint32_t buffers(const struct tiers_options *o)
 {
-    return o->policy.max_stores > SAMPLE ? o->policy.max_stores : SAMPLE;
+    return o->ram_bytes > 0 && has_ssd(o) ? o->policy.max_stores : 0;
 }
 
 /* Of the SSD: transfers at one time. */
@@ -66,7 +66,7 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
     uint64_t sum = kvstore_bytes(&k);
     if (ram > 0) sum += ram * block_bytes + slots_bytes(ram) + kvstore_note_bytes(ram);
     if (ssd > 0) sum += slots_bytes((uint32_t)ssd) + kvstore_note_bytes((uint32_t)ssd);
-    if (ram > 0 || ssd > 0) sum += (uint64_t)buffers(o) * block_bytes;
+    sum += (uint64_t)buffers(o) * block_bytes;
     if (ssd > 0 && o->device) sum += (uint64_t)depth(o) * block_bytes;
     return sum;
 }
@@ -164,7 +164,7 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
     int rc = t->copies ? 0 : backend_copyq_open(o->kv->backend, &t->copies, err);
     if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
     if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);
-    if (rc < 0) return rc;
+    if (rc < 0 || !t->ram || !t->ssd) return rc;
     t->staging = copyq_host_alloc(t->copies, buffers(o) * block);
     if (!t->staging)
         return err_set(err, -ENOMEM, "no memory for %u staging buffers of %zu bytes",
@@ -209,12 +209,12 @@ static uint32_t move(struct tier *t, struct tier_io *io, uint32_t n, enum tier_d
     uint32_t begun = 0, good = 0;
     for (; begun < n; begun++) {
         io[begun].dir = dir;
-        if (tier_submit(t, &io[begun], engine_clock()) < 0) break;
+        if (tier_submit(t, &io[begun], clock_ns()) < 0) break;
     }
     tier_flush(t);
     for (uint32_t left = begun; left > 0;) {
         struct tier_io *done[SAMPLE];
-        uint32_t got = (uint32_t)tier_reap(t, done, SAMPLE, engine_clock());
+        uint32_t got = (uint32_t)tier_reap(t, done, SAMPLE, clock_ns());
         for (uint32_t i = 0; i < got; i++) good += done[i]->res == 0;
         left -= got;
     }
@@ -233,12 +233,12 @@ static uint32_t take_pages(struct kv_pool *kv, uint32_t *pages)
 static bool time_loads(struct tier *tier, struct tier_io *io, uint32_t n,
                        uint64_t *first, uint64_t *rest)
 {
-    uint64_t began = engine_clock();
+    uint64_t began = clock_ns();
     if (move(tier, io, 1, TIER_LOAD) != 1) return false;
-    uint64_t between = engine_clock();
+    uint64_t between = clock_ns();
     if (move(tier, io + 1, n - 1, TIER_LOAD) != n - 1) return false;
     *first = between - began;
-    *rest = engine_clock() - between;
+    *rest = clock_ns() - between;
     return true;
 }
 

@@ -1,13 +1,13 @@
 #include "server/watch.h"
 
 #include "kernels/thread.h"
+#include "server/clock.h"
 
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PERIOD_MS 100
@@ -21,13 +21,6 @@ struct watch {
     bool running;
     pthread_t thread;
 };
-
-uint64_t watch_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void forget_client(struct watch *w, struct watch_item *i)
 {
@@ -45,7 +38,7 @@ static void expire(struct watch_item *i)
 
 static void expire_due(struct watch *w)
 {
-    uint64_t now = watch_now();
+    uint64_t now = clock_ns();
     pthread_mutex_lock(&w->lock);
     for (struct watch_item *i = w->first; i; i = i->next)
         if (i->deadline <= now) expire(i);
@@ -122,7 +115,7 @@ void watch_remove(struct watch *w, struct watch_item *i)
 
 void watch_deadline(struct watch *w, struct watch_item *i, uint32_t ms, bool evictable)
 {
-    uint64_t now = watch_now();
+    uint64_t now = clock_ns();
     pthread_mutex_lock(&w->lock);
     i->since = now;
     i->deadline = ms ? now + (uint64_t)ms * 1000000u : WATCH_NEVER;

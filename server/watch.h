@@ -55,6 +55,4 @@ void watch_poll(struct watch *w);
 bool watch_evict(struct watch *w);
 uint32_t watch_count(struct watch *w);
 
-uint64_t watch_now(void);  // nanoseconds, monotonic
-
 #endif

@@ -14,7 +14,7 @@
 #define TEXT          ((size_t)8 << 20)
 #define TEXT_A_BYTE   4
 #define MEMORY        ((size_t)64 << 20)
-#define MEMORY_A_BYTE 64
+#define MEMORY_A_BYTE 16
 
 /* ---- context ------------------------------------------------------------------ */
 

@@ -275,3 +275,12 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
     bpe_scratch_free(&e.scratch);
     return rc;
 }
+
+size_t tokenizer_most_bytes(const struct tokenizer *t)
+{
+    /* A byte without a token of its own may vanish, or share one with those beside it. */
+    for (int i = 0; i < 256; i++)
+        if (t->byte_id[i] < 0) return SIZE_MAX;
+    /* NFC makes a third of a syllable's three letters, of the sign for kelvin; never less. */
+    return t->nfc ? t->vocab.longest * 3 : t->vocab.longest;
+}

@@ -59,6 +59,9 @@ const int32_t *tokenizer_suffix(const struct tokenizer *t, size_t *n);
 /* The bytes a token stands for (an added token: its content).  NULL where `id` has no
  * token; ids come from outside, every value is fine.  Borrowed. */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n);
+/* The most bytes of text that one id of tokenizer_encode() can come from, but for white
+ * space around an added token that takes it along; SIZE_MAX: any number. */
+size_t tokenizer_most_bytes(const struct tokenizer *t);
 /* Is it an added token marked special: shown only where control tokens are wanted. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* The id of an added token or vocabulary entry of exactly this content; -1: none. */

@@ -1,5 +1,6 @@
 #include "tokenizer/unicode.h"
 
+#include "kernels/utf8.h"
 #include "tokenizer/normalize.h"
 
 #include <string.h>
@@ -70,9 +71,7 @@ static const struct range other_lower[] = {
 
 bool unicode_is_space(uint32_t cp)
 {
-    if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 31);
-    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) ||
-           cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+    return utf8_is_space((int32_t)cp) || (cp >= 28 && cp <= 31);
 }
 
 bool unicode_is_line_end(uint32_t cp)

@@ -355,7 +355,7 @@ static void an_active_conversation_is_not_touched(void **state)
     sem_init(&woken, 0, 0);
     assert_int_equal(api_prepare(s.api, API_CHAT, body, sizeof body - 1, 0, &c, &e), 0);
     assert_int_equal(api_submit(c, wake_reader, &woken, &e), 0);
-    wait_until(status_of(&s.w).running == 1);
+    wait_until(scrape(&s.w, "num_requests_running") == 1);
     until_state(&s, "a", "active");
     assert_int_equal(status_to(&s, API_SLEEP, 0, "a"), 409);
     assert_int_equal(status_to(&s, API_FORGET, 0, "a"), 409);

@@ -333,6 +333,59 @@ static void a_text_that_is_too_much_work_is_the_clients_and_memory_is_ours(void 
     }
 }
 
+/* The answer to a chat of `n` messages that say `times` times `words`. */
+static struct api_error refused_chat(uint32_t n, const char *words, size_t times)
+{
+    struct bytes body = {0};
+    struct api_call *c = NULL;
+    struct api_error e = {0};
+    bytes_add_text(&body, "{\"messages\":[");
+    for (uint32_t i = 0; i < n; i++) {
+        bytes_printf(&body, "%s{\"role\":\"user\",\"content\":\"", i ? "," : "");
+        for (size_t k = 0; k < times; k++) bytes_add_text(&body, words);
+        bytes_add_text(&body, "\"}");
+    }
+    bytes_add_text(&body, "]}");
+    assert_int_equal(api_prepare(&f.api, API_CHAT, body.data, body.n, 0, &c, &e),
+                     -EINVAL);
+    assert_int_equal(e.status, 400);
+    assert_string_equal(e.code, "context_length_exceeded");
+    assert_non_null(strstr(e.message, "at most 64 tokens fit"));
+    bytes_free(&body);
+    return e;
+}
+
+static void a_chat_that_can_never_fit_is_not_rendered(void **state)
+{
+    (void)state;
+    size_t longest = 0;
+    for (uint32_t i = 0; i < tokenizer_size(f.tokenizer); i++) {
+        size_t n;
+        if (tokenizer_bytes(f.tokenizer, (int32_t)i, &n) && n > longest) longest = n;
+    }
+    assert_int_equal(tokenizer_most_bytes(f.tokenizer), longest);
+    f.api.capacity = 64;
+    const struct {
+        uint32_t n;
+        const char *words;
+        size_t times;
+        const char *said;
+    } cases[] = {
+        {1, "x", 64 * longest, "tokens"},
+        {1, "x", 64 * longest + 1, "(1, together "},
+        {1, "\\u0078", 64 * longest, "tokens"},
+        {1, "\\n\\u00e9", 32 * longest + 1, "(1, together "},
+        {63, "", 0, "tokens"},
+        {64, "", 0, "(64, together 0 bytes)"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct api_error e = refused_chat(cases[i].n, cases[i].words, cases[i].times);
+        const char *at = strstr(e.message, "but");
+        if (!at || !strstr(at, cases[i].said)) fail_msg("%zu: %s", i, e.message);
+    }
+    f.api.capacity = CONTEXT;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +397,7 @@ int main(void)
         cmocka_unit_test(a_template_is_found_wherever_the_model_keeps_it),
         cmocka_unit_test(a_model_without_a_template_completes_but_does_not_chat),
         cmocka_unit_test(a_prompt_leaves_room_for_one_token_or_is_too_long),
+        cmocka_unit_test(a_chat_that_can_never_fit_is_not_rendered),
         cmocka_unit_test(
             max_tokens_default_to_what_the_context_holds_or_was_configured),
         cmocka_unit_test(a_prompt_is_text_or_ids_one_or_several),

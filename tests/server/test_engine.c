@@ -134,10 +134,9 @@ static uint64_t ask_from_threads(const struct world_options *o)
         answered += a[i].answered;
     }
     assert_true(answered > ASKED / 2);
-    struct engine_status s = status_of(&w);
-    assert_int_equal(s.blocks_used, 0);
-    assert_int_equal(s.running, 0);
-    assert_int_equal(s.waiting, 0);
+    assert_true(scrape(&w, "kv_blocks_used") == 0);
+    assert_true(scrape(&w, "num_requests_running") == 0);
+    assert_true(scrape(&w, "num_requests_waiting") == 0);
     uint64_t preemptions = metrics_counter(w.metrics, COUNTER_PREEMPTIONS);
     world_close(&w);
     return preemptions;

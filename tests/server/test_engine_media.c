@@ -90,7 +90,7 @@ static void what_is_late_is_computed(void **state)
     }
     atomic_store(&shut, false);
     wait_asleep(&w, "one", KV_RAM);
-    assert_int_equal(status_of(&w).blocks_used, 0);
+    assert_true(scrape(&w, "kv_blocks_used") == 0);
     world_close(&cold);
     world_close(&w);
 }
@@ -112,11 +112,11 @@ static void clients_that_leave_while_it_loads_leave_nothing_behind(void **state)
         atomic_store(&shut, true);
         for (int i = 0; i < 6; i++)
             client_begin(&all[i], &w, prompt_of(&w, 300, 3, 0, TURNS));
-        wait_until(status_of(&w).waking == 6);
+        wait_until(scrape(&w, "num_sequences_waking") == 6);
         /* all at once, or all but one, before or after the first blocks have landed */
         for (int i = 0; i < 6 - round % 2; i++) request_cancel(all[i].r);
         engine_wake(w.engine);
-        if (round < 3) wait_until(status_of(&w).waking == (uint32_t)(round % 2));
+        if (round < 3) wait_until(scrape(&w, "num_sequences_waking") == round % 2);
         atomic_store(&shut, false);
         for (int i = 0; i < 6; i++) {
             client_read(&all[i]);
@@ -124,7 +124,7 @@ static void clients_that_leave_while_it_loads_leave_nothing_behind(void **state)
                 assert_same(&client, &all[i]);
             client_end(&all[i]);
         }
-        wait_until(status_of(&w).blocks_used == 0);
+        wait_until(scrape(&w, "kv_blocks_used") == 0);
     }
     world_close(&cold);
     world_close(&w);
@@ -142,10 +142,10 @@ static void others_go_on_while_one_wakes(void **state)
     wait_asleep(&w, "one", KV_RAM);
     atomic_store(&shut, true);
     client_begin(&client, &w, prompt_of(&w, 300, 3, 0, TURNS));
-    wait_until(status_of(&w).waking == 1);
+    wait_until(scrape(&w, "num_sequences_waking") == 1);
     ask(&other, &w, prompt_of(&w, 40, 9, 0, 50));
     assert_int_equal(other.n_samples, 50);
-    assert_int_equal(status_of(&w).waking, 1);
+    assert_true(scrape(&w, "num_sequences_waking") == 1);
     atomic_store(&shut, false);
     client_read(&client);
     client_end(&client);
@@ -210,7 +210,7 @@ static void a_storm_over_small_tiers_changes_no_answer(void **state)
             atomic_store(&fail_in, 7);
             world_open(&w, &o);
             storm(&cold, &w, seed);
-            wait_until(status_of(&w).blocks_used == 0);
+            wait_until(scrape(&w, "kv_blocks_used") == 0);
             world_close(&w);
         }
         world_close(&cold);

@@ -3,20 +3,6 @@
 
 static struct client client;
 
-/* The value of the one series of that name. */
-static double scrape(const struct world *w, const char *name)
-{
-    struct bytes b = {0};
-    char line[128];
-    metrics_render(w->metrics, &b);
-    snprintf(line, sizeof line, "\ndormouse_%s{model_name=\"tiny\"} ", name);
-    const char *at = strstr(b.data, line);
-    assert_non_null(at);
-    double value = strtod(at + strlen(line), NULL);
-    bytes_free(&b);
-    return value;
-}
-
 static void tokens_counted_are_those_of_the_answers(void **state)
 {
     (void)state;

@@ -1,10 +1,11 @@
 /* A reply that comes back as text finds its own blocks, whatever tokens its text has. */
+#include "tests/server/api_server.h"
 #include "tests/server/engine_prompts.h"
 
+#define WORDS "one two three four five six seven eight nine ten the cat sat on the mat"
 #define BEGINNING                                                                      \
-    "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\none two three four " \
-    "five six seven eight nine ten the cat sat on the mat<|eot_id|>"                   \
-    "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n" WORDS              \
+    "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
 #define REPLY                                                                          \
     "the cat sat on the mat and then the other cat ran to the river to test it"
 #define NEXT                                                                           \
@@ -126,12 +127,44 @@ static void what_was_text_does_not_spell_a_control_token(void **state)
     world_close(&w);
 }
 
+/* The call's last words about itself fall into the engine's look at its prompt. */
+static void a_client_may_leave_while_its_prompt_is_recalled(void **state)
+{
+    (void)state;
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"" WORDS "\"},"
+        "{\"role\":\"assistant\",\"content\":\"" REPLY "\"},"
+        "{\"role\":\"user\",\"content\":\"and then?\"}],\"max_tokens\":4}";
+    struct server s;
+    server_open(&s, &keeping);
+    client_ask(&client, &s.w, first_turn(&s.w, REPLY));
+    struct bytes whole = ask(&s, API_CHAT, 0, body, NULL);
+    assert_null(strstr(whole.data, "\"cached_tokens\":0"));
+    bytes_free(&whole);
+
+    struct api_call *c;
+    struct api_error e = {0};
+    char said[512], prompt[32];
+    sem_t woken;
+    sem_init(&woken, 0, 0);
+    assert_int_equal(api_prepare(s.api, API_CHAT, body, strlen(body), 0, &c, &e), 0);
+    snprintf(prompt, sizeof prompt, " prompt=%u ", request_of(c, 0)->n_ids);
+    assert_int_equal(api_submit(c, wake_reader, &woken, &e), 0);
+    api_call_summary(c, said, sizeof said);
+    assert_non_null(strstr(said, "outcome=cancelled"));
+    assert_non_null(strstr(said, prompt));
+    api_call_free(c);
+    server_close(&s);
+    sem_destroy(&woken);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reply_in_other_tokens_is_found_by_its_text),
         cmocka_unit_test(another_text_finds_no_more_than_its_tokens_do),
         cmocka_unit_test(what_was_text_does_not_spell_a_control_token),
+        cmocka_unit_test(a_client_may_leave_while_its_prompt_is_recalled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,8 @@
 /* Conversations over HTTP: names in heads, paths, methods, arguments and keys. */
+#include "tests/files.h"
 #include "tests/server/http_fixture.h"
+
+#include <fcntl.h>
 
 #define ALICE "Authorization: Bearer " KEY_A "\r\n"
 #define BOB   "Authorization: Bearer " KEY_B "\r\n"
@@ -202,6 +205,57 @@ static void a_key_sees_its_own_tenants_conversations_only(void **state)
     server_end(&s);
 }
 
+/* What the function writes to standard error; the server has no connection then. */
+static char *log_of(const struct server *s, void (*run)(const struct server *s))
+{
+    char *dir = files_temp_dir();
+    char path[512];
+    size_t n;
+    snprintf(path, sizeof path, "%s/log", dir);
+    fflush(stderr);
+    int there = dup(2), fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(there >= 0 && fd >= 0 && dup2(fd, 2) == 2);
+    log_open("info");
+    run(s);
+    until_metric(s, "dormouse_connections{", 0);
+    log_open("error");
+    assert_int_equal(dup2(there, 2), 2);
+    char *text = files_read(path, &n);
+    close(fd);
+    close(there);
+    files_remove_dir(dir);
+    return text;
+}
+
+#define SECRET "/v1/conversations/secret-name"
+
+static void ask_about_a_secret(const struct server *s)
+{
+    assert_int_equal(status(s, request("GET", SECRET, "")), 401);
+    assert_int_equal(status(s, request("POST", SECRET "/wake", "Host: y\r\n")), 400);
+    assert_int_equal(status(s, request("GET", "http://u:p@h" SECRET, ALICE)), 404);
+    assert_int_equal(status(s, "GET " SECRET "?a=secret-name HTTP/1.1\r\n"), 408);
+}
+
+static void no_name_reaches_the_log_whatever_became_of_the_request(void **state)
+{
+    (void)state;
+    static const char keys[] = "alice " KEY_A "\n";
+    struct server s = keeping();
+    struct err err = {{0}};
+    s.options.header_timeout_ms = 200;
+    assert_int_equal(keys_parse(&s.keys, keys, sizeof keys - 1, "keys", &err), 0);
+    server_listen(&s);
+    server_load(&s);
+    char *text = log_of(&s, ask_about_a_secret);
+    assert_int_equal(count(text, "GET /v1/conversations/ID status=40"), 2);
+    assert_int_equal(count(text, "- /v1/conversations/ID status=408"), 1);
+    assert_int_equal(count(text, "POST /v1/conversations/ID/wake status=400"), 1);
+    assert_int_equal(count(text, "secret"), 0);
+    free(text);
+    server_end(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_body_is_thrown_away_and_the_connection_goes_on),
         cmocka_unit_test(many_who_ask_and_leave_hold_up_nobody),
         cmocka_unit_test(a_key_sees_its_own_tenants_conversations_only),
+        cmocka_unit_test(no_name_reaches_the_log_whatever_became_of_the_request),
     };
     return cmocka_run_group_tests(tests, open_shared, close_shared);
 }

@@ -47,6 +47,10 @@ static void the_policy_is_the_servers_where_no_flag_says_otherwise(void **state)
     assert_int_equal(m.policy.ssd_bytes_per_day, p.ssd_bytes_per_day);
     assert_int_equal(m.policy.max_loads, p.max_loads);
     assert_int_equal(m.policy.max_stores, p.max_stores);
+
+    struct options serve;
+    options_defaults(&serve);
+    assert_memory_equal(&serve.policy, &o.policy, sizeof o.policy);
 }
 
 static void flags_describe_the_machine(void **state)

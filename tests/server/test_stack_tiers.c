@@ -46,6 +46,27 @@ static void threads_leave_the_fingerprint_and_the_instruction_set_does_not(void 
     assert_false(equal(two, fingerprint_of("cpu (portable C, 2 threads)", WEIGHT_Q8)));
 }
 
+static uint64_t bytes_of(uint64_t ram, const char *ssd)
+{
+    struct tiers_options o = {.ram_bytes = ram,
+                              .ssd_dir = ssd,
+                              .ssd_bytes = 1 << 24,
+                              .max_wakes = 4,
+                              .max_conversations = 16};
+    policy_defaults(&o.policy);
+    return tiers_bytes(&o, 64, 1 << 16);
+}
+
+static void staging_is_counted_where_blocks_go_from_ram_to_ssd(void **state)
+{
+    (void)state;
+    struct policy p;
+    policy_defaults(&p);
+    uint64_t ram = bytes_of(1 << 24, ""), ssd = bytes_of(0, "kv");
+    uint64_t both = bytes_of(1 << 24, "kv"), none = bytes_of(0, "");
+    assert_int_equal(both - ram - ssd + none, (uint64_t)p.max_stores << 16);
+}
+
 int main(void)
 {
     struct err err;
@@ -54,6 +75,7 @@ int main(void)
         cmocka_unit_test(each_weight_format_has_a_fingerprint_of_its_own),
         cmocka_unit_test(
             threads_leave_the_fingerprint_and_the_instruction_set_does_not),
+        cmocka_unit_test(staging_is_counted_where_blocks_go_from_ram_to_ssd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
