@@ -52,6 +52,6 @@ door 'sodium(\.h|/)' kernels/crypto.c
 door 'xxhash\.h' kernels/checksum.c
 door 'liburing\.h' offload/ssd_
 door 'cmocka\.h' tests/
-door 'cu(da|blas)[a-z0-9_]*\.h' "kernels/cuda/|tests/cuda_on_cpu/"
+door 'cu(da|blas)[a-z0-9_]*\.h' "kernels/cuda/|tests/cuda_on_cpu/|tests/bench_cuda\.c"
 
 test ! -s "$breaches"
