@@ -55,8 +55,9 @@ static void activations_take_what_was_announced(void **state)
         assert_int_equal(buffers[i]->rows, buffers[i] == &m.last ? 3 : 40);
         floats += (size_t)buffers[i]->rows * buffers[i]->cols;
     }
+    size_t best = OPTIONS.max_logits * BEST_MOST * sizeof *m.best;
     assert_int_equal(model_activation_bytes(&p.config, &OPTIONS),
-                     floats * sizeof(float));
+                     floats * sizeof(float) + best);
     model_close(&m);
     close_parts(&p);
 }
