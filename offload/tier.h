@@ -84,7 +84,7 @@ struct tier {
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     uint32_t to_erase;  // of these, those that tier_erase() gave
-    uint32_t pieces;  // in which a sliced load comes; 0: it comes whole
+    uint32_t pieces;    // in which a sliced load comes; 0: it comes whole
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
     /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
