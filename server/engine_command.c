@@ -36,8 +36,8 @@ static int list(const struct engine *e, uint64_t tenant, struct engine_command *
 {
     struct kv_conversation found;
     uint32_t i = c->from;
-    for (uint32_t looked = 0; looked < LIST_LOOKED_AT && c->n<c->cap && * blocks> 0;
-         looked++, i++) {
+    uint32_t end = i + LIST_LOOKED_AT;
+    for (; *blocks > 0 && i < end && c->n < c->cap; i++) {
         if (!kvstore_conversation_at(e->o.store, i, &tenant, &found)) {
             c->next = UINT32_MAX;
             return 0;
