@@ -43,12 +43,7 @@ static int check_sizes(const struct api *a, enum api_kind kind,
             return api_fail(e, 400, "invalid_value", what, "%s has no tokens", what);
         }
         if (n >= a->capacity) {
-            return api_fail(e, 400, "context_length_exceeded", what,
-                            "at most %u tokens fit, one of them for the answer (this "
-                            "model's maximum context length is %u tokens), but %s come "
-                            "to %zu tokens",
-                            a->capacity, a->o.config->context,
-                            kind == API_CHAT ? "the messages" : what, n);
+            return api_too_long(a, e, what, "", n);
         }
     }
     return 0;

@@ -167,28 +167,29 @@ int api_chat_context(struct json_value messages, bool add_generation_prompt,
     return api_fail(e, 500, NULL, NULL, "no memory for the messages");
 }
 
-/* At least so many bytes does a string have behind its escapes. */
-static size_t least_bytes(struct json_value v)
+/* At least so many bytes with tokens of their own does a string have; of what is escaped
+ * none. */
+static size_t least_bytes(const struct tokenizer *t, struct json_value v)
 {
-    size_t n, escaped = 0;
+    size_t n, found = 0;
     const char *raw = json_is(v, JSON_STRING) ? json_raw(v, &n) : NULL;
     if (!raw) return 0;
-    for (size_t i = 0; i < n; i++) {
-        if (raw[i] != '\\') continue;
-        size_t more = raw[i + 1] == 'u' ? 5 : 1;
-        escaped += more;
-        i += more;
+    for (size_t i = 1; i + 1 < n; i++) {  // between the quotes
+        if (raw[i] == '\\')
+            i += raw[i + 1] == 'u' ? 5 : 1;
+        else
+            found += tokenizer_has_byte(t, (unsigned char)raw[i]);
     }
-    return n - escaped - 2;  // the quotes
+    return found;
 }
 
-static size_t least_content(struct json_value message)
+static size_t least_content(const struct tokenizer *t, struct json_value message)
 {
     struct json_value content = json_get(message, "content");
-    size_t n = least_bytes(content);
+    size_t n = least_bytes(t, content);
     if (!json_is(content, JSON_ARRAY)) return n;
     for (struct json_iter i = json_iter(content); json_next(&i);)
-        n += least_bytes(json_get(i.value, "text"));
+        n += least_bytes(t, json_get(i.value, "text"));
     return n;
 }
 
@@ -202,7 +203,7 @@ static int check_fits(const struct api *a, struct json_value messages,
     if (__builtin_mul_overflow(a->capacity, longest, &most)) most = SIZE_MAX;
     if (!json_is(messages, JSON_ARRAY)) return 0;
     for (struct json_iter i = json_iter(messages); json_next(&i);)
-        n += least_content(i.value);
+        n += least_content(a->o.tokenizer, i.value);
     uint32_t count = json_count(messages);
     if (count < a->capacity && n <= most) return 0;
     return api_fail(e, 400, "context_length_exceeded", "messages",
@@ -222,12 +223,12 @@ static int render(const struct api *a, const struct bytes *context,
                          &text, &err);
     if (rc == 0) {
         rc = tokenizer_encode(a->o.tokenizer, text.text, text.n, text.plain,
-                              text.n_plain, 0, &ids, &err);
+                              text.n_plain, api_most_ids(a), &ids, &err);
     }
     if (rc < 0) {
         chat_text_free(&text);
         token_list_free(&ids);
-        return api_prompt_failed(e, "messages", rc, &err);
+        return api_prompt_failed(a, e, "messages", rc, &err);
     }
     out->ids = ids.ids;
     out->n_ids = ids.n;

@@ -29,9 +29,27 @@ int api_prompts_make(struct api_prompts *p, uint32_t n, struct api_error *e)
     return 0;
 }
 
-int api_prompt_failed(struct api_error *e, const char *param, int rc,
-                      const struct err *why)
+size_t api_most_ids(const struct api *a)
 {
+    return 2 * (size_t)a->capacity;
+}
+
+int api_too_long(const struct api *a, struct api_error *e, const char *param,
+                 const char *more_than, size_t n)
+{
+    return api_fail(
+        e, 400, "context_length_exceeded", param,
+        "at most %u tokens fit, one of them for the answer (this model's "
+        "maximum context length is %u tokens), but %s%s come to %s%zu tokens",
+        a->capacity, a->o.config->context, strcmp(param, "messages") == 0 ? "the " : "",
+        param, more_than, n);
+}
+
+int api_prompt_failed(const struct api *a, struct api_error *e, const char *param,
+                      int rc, const struct err *why)
+{
+    if (rc == -EOVERFLOW)
+        return api_too_long(a, e, param, "more than ", api_most_ids(a));
     bool theirs = rc == -EINVAL || rc == -E2BIG;
     return api_fail(e, theirs ? 400 : 500, theirs ? "invalid_value" : NULL, param, "%s",
                     why->msg);
@@ -54,7 +72,8 @@ static int encode_text(const struct api *a, const struct api_body *b, const char
     size_t n_plain = !a->o.completions_special && n > 0;
     if (!b->add_special_tokens) n_before = n_after = 0;
 
-    int rc = tokenizer_encode(a->o.tokenizer, text, n, &whole, n_plain, 0, ids, err);
+    int rc = tokenizer_encode(a->o.tokenizer, text, n, &whole, n_plain, api_most_ids(a),
+                              ids, err);
     if (rc < 0 || n_before + n_after == 0) return rc;
 
     size_t total = n_before + ids->n + n_after;
@@ -87,7 +106,7 @@ static int read_text(const struct api *a, const struct api_body *b, struct json_
     } else {
         free(text);
     }
-    return rc < 0 ? api_prompt_failed(e, param, rc, &err) : 0;
+    return rc < 0 ? api_prompt_failed(a, e, param, rc, &err) : 0;
 }
 
 /* What the ids say, for an echo: as generated text would be shown. */

@@ -116,8 +116,13 @@ void api_prompts_free(struct api_prompts *p);
 NODISCARD int api_prompts_make(struct api_prompts *p, uint32_t n, struct api_error *e);
 
 /* Why a text came to no token ids: 400 where it, or the template, is to blame; else 500. */
-NODISCARD int api_prompt_failed(struct api_error *e, const char *param, int rc,
-                                const struct err *why);
+NODISCARD int api_prompt_failed(const struct api *a, struct api_error *e,
+                                const char *param, int rc, const struct err *why);
+/* A prompt is tokenized so far, that what is a little too long can be told how long. */
+size_t api_most_ids(const struct api *a);
+/* context_length_exceeded; more_than is "" where n is known, else "more than ". */
+NODISCARD int api_too_long(const struct api *a, struct api_error *e, const char *param,
+                           const char *more_than, size_t n);
 
 /* The context of a chat template as JSON text: the messages, each with its role first
  * and its content as one string. */

@@ -91,6 +91,11 @@ static void prepare(struct job *j)
     struct connection *c = x->connection;
     struct api *api = atomic_load(&exchange_http(x)->api);
     struct api_call *call = NULL;
+    if (is_gone(x)) {  // while it waited for a worker
+        post_release_body(x);
+        exchange_prepared(x, -ECANCELED);
+        return;
+    }
 
     int rc = api_prepare(api, exchange_kind(x), x->body.data ? x->body.data : "",
                          x->body.n, x->tenant, &call, &x->error);

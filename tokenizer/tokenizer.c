@@ -98,12 +98,15 @@ static int no_memory(const struct encoder *e)
     return err_set(e->err, -ENOMEM, "no memory to tokenize");
 }
 
+static int too_many(const struct encoder *e)
+{
+    return err_set(e->err, -EOVERFLOW, "the text has more tokens than are allowed");
+}
+
 static int append(struct encoder *e, int32_t id)
 {
     struct token_list *l = e->out;
-    if (e->left == 0) {
-        return err_set(e->err, -E2BIG, "the text has more tokens than are allowed");
-    }
+    if (e->left == 0) return too_many(e);
     if (l->n == l->cap) {
         size_t cap = l->cap ? l->cap * 2 : 64;
         int32_t *ids = realloc(l->ids, cap * sizeof *ids);
@@ -146,6 +149,8 @@ static int encode_word(void *to, const char *s, size_t n)
     }
     if (bpe_scratch_reserve(&e->scratch, n) < 0) return no_memory(e);
     size_t k = put_symbols(e, s, n);
+    // A token joins no more symbols than it has bytes; joining megabytes takes seconds.
+    if (k / t->vocab.longest > e->left) return too_many(e);
     if (bpe_join(&t->bpe, &e->scratch, k) < 0) return no_memory(e);
 
     int rc = 0;
@@ -278,9 +283,15 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
 
 size_t tokenizer_most_bytes(const struct tokenizer *t)
 {
-    /* A byte without a token of its own may vanish, or share one with those beside it. */
+    if (!t->nfc) return t->vocab.longest;
+    /* NFC makes a third of a syllable's three letters, of the sign for kelvin, never less;
+     * but of other bytes, which may have no token. */
     for (int i = 0; i < 256; i++)
         if (t->byte_id[i] < 0) return SIZE_MAX;
-    /* NFC makes a third of a syllable's three letters, of the sign for kelvin; never less. */
-    return t->nfc ? t->vocab.longest * 3 : t->vocab.longest;
+    return t->vocab.longest * 3;
+}
+
+bool tokenizer_has_byte(const struct tokenizer *t, unsigned char c)
+{
+    return t->byte_id[c] >= 0;
 }

@@ -44,9 +44,10 @@ uint32_t tokenizer_size(const struct tokenizer *t);
  * special one (a control token) only where no byte of it lies within one of the `plain`
  * spans (ascending, disjoint): there, text stays text.  So what a user wrote is handed
  * over as a plain span and can never become a control token.
- * Nothing is put in front or behind; see tokenizer_prefix().  -ENOMEM; -E2BIG when
- * more than `max_ids` ids would be appended (0: no limit), or the file's patterns take
- * more work than any real one does; out then holds some of the ids. */
+ * Nothing is put in front or behind; see tokenizer_prefix().  -ENOMEM; -EOVERFLOW when
+ * more than `max_ids` ids would be appended (0: no limit), told as soon as it is certain;
+ * -E2BIG when the file's patterns take more work than any real one does; out then holds
+ * some of the ids. */
 NODISCARD int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
                                const struct text_span *plain, size_t n_plain,
                                size_t max_ids, struct token_list *out, struct err *err);
@@ -60,8 +61,10 @@ const int32_t *tokenizer_suffix(const struct tokenizer *t, size_t *n);
  * token; ids come from outside, every value is fine.  Borrowed. */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 /* The most bytes of text that one id of tokenizer_encode() can come from, but for white
- * space around an added token that takes it along; SIZE_MAX: any number. */
+ * space around an added token that takes it along; SIZE_MAX: any number.  Bytes without a
+ * token of their own do not count: they may vanish, or share one with those beside them. */
 size_t tokenizer_most_bytes(const struct tokenizer *t);
+bool tokenizer_has_byte(const struct tokenizer *t, unsigned char c);
 /* Is it an added token marked special: shown only where control tokens are wanted. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* The id of an added token or vocabulary entry of exactly this content; -1: none. */

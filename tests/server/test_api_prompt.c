@@ -326,7 +326,8 @@ static void a_text_that_is_too_much_work_is_the_clients_and_memory_is_ours(void 
     } cases[] = {{-E2BIG, 400}, {-EINVAL, 400}, {-ENOMEM, 500}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct api_error e;
-        assert_int_equal(api_prompt_failed(&e, "prompt", cases[i].rc, &why), -EINVAL);
+        assert_int_equal(api_prompt_failed(&f.api, &e, "prompt", cases[i].rc, &why),
+                         -EINVAL);
         assert_int_equal(e.status, cases[i].status);
         assert_string_equal(e.param, "prompt");
         assert_string_equal(e.message, why.msg);
@@ -371,10 +372,10 @@ static void a_chat_that_can_never_fit_is_not_rendered(void **state)
         size_t times;
         const char *said;
     } cases[] = {
-        {1, "x", 64 * longest, "tokens"},
+        {1, "x", 64 * longest, "more than 128 tokens"},
         {1, "x", 64 * longest + 1, "(1, together "},
-        {1, "\\u0078", 64 * longest, "tokens"},
-        {1, "\\n\\u00e9", 32 * longest + 1, "(1, together "},
+        {1, "\\u0078", 64 * longest, "more than 128 tokens"},
+        {1, "\\nx", 64 * longest + 1, "(1, together "},
         {63, "", 0, "tokens"},
         {64, "", 0, "(64, together 0 bytes)"},
     };
