@@ -182,10 +182,10 @@ static void any_history_over_any_tiers_reads_as_one_that_never_slept(void **stat
         uint32_t ram, ssd;
     } tiers[] = {{40, 0}, {0, 60}, {12, 60}};
     static struct turn turns[ROUNDS];
-    const uint32_t rounds = TSAN ? 6 : ROUNDS;
+    const uint32_t rounds = TSAN ? 5 : ROUNDS;
     uint64_t early = 0;
     need_device();
-    for (uint32_t i = TSAN ? 2 : 0; i < ARRAY_LEN(tiers); i++) {
+    for (uint32_t i = 0; i < ARRAY_LEN(tiers); i++) {
         struct world_options plain = on_device(64, 0, 0);
         struct world_options o = on_device(20, tiers[i].ram, tiers[i].ssd);
         struct world w;
