@@ -11,12 +11,7 @@
 #include "tests/cuda_on_cpu/fiber.h"
 #include "tests/cuda_on_cpu/internal.h"
 
-enum {
-    MAX_THREADS = 1024,
-    LANES = 32,
-    MAX_WARPS = MAX_THREADS / LANES,
-    IDENTITIES = 4
-};
+enum { MAX_THREADS = 1024, LANES = 32, MAX_WARPS = MAX_THREADS / LANES };
 enum { CELLS = 2048 };
 
 struct dim device_thread, device_block, device_block_dim, device_grid_dim;
@@ -31,7 +26,7 @@ static void **kernel_args;
 static enum standin_threads thread_order;
 
 /* Fibers.  Under TSan a thread keeps one identity for each stream, and neighbouring blocks
- * have different ones; else any idle fiber will do, the one used last being warm. */
+ * of a kernel have different ones; else any idle fiber will do, the one used last being warm. */
 static struct fiber host, fibers[IDENTITIES][2][MAX_THREADS];
 static struct fiber *idle[MAX_THREADS];
 static unsigned n_idle, n_used, identity, block_number;
@@ -208,7 +203,6 @@ static void thread_main(void)
             device_cp_async_commit();
             device_cp_async_wait(0);
         }
-        sync_release(end_cell[identity]);
         t->state = THREAD_DONE;
         t->warp->exited |= 1u << t->lane;
         n_exited++;
@@ -267,7 +261,6 @@ static void block_start(size_t shared_bytes)
     barrier_reset();
     memset(warps, 0, sizeof warps);
     shared_start(shared_bytes);
-    sync_release(start_cell[identity]);
     for (unsigned i = 0; i < n_threads; i++) {
         threads[i].state = THREAD_READY;
         threads[i].fiber = NULL;
@@ -323,18 +316,31 @@ static void place_thread(unsigned i, dim3 block)
         (struct dim){i % block.x, i / block.x % block.y, i / (block.x * block.y)};
 }
 
+/* Once for a kernel and not for each of its blocks, as it takes time in proportion to all
+ * threads that there are. */
+static void release_threads(uint64_t blocks)
+{
+    if (!TSAN) return;
+    for (unsigned b = 0; b < 2 && b < blocks; b++)
+        for (unsigned i = 0; i < n_threads; i++)
+            fiber_release(&host, &fibers[identity][(block_number - b) & 1][i],
+                          end_cell[identity]);
+}
+
 void kernel_run(const struct kernel *k, dim3 grid, dim3 block, size_t shared_bytes,
                 void **args, unsigned stream)
 {
     if (running) device_report("a kernel is launched from a kernel");
     kernel = k;
     kernel_args = args;
-    identity = stream % IDENTITIES;
+    identity = stream;
     device_block_dim = (struct dim){block.x, block.y, block.z};
     device_grid_dim = (struct dim){grid.x, grid.y, grid.z};
     n_threads = block.x * block.y * block.z;
     for (unsigned i = 0; i < n_threads; i++) place_thread(i, block);
     fiber_adopt(&host);
+    sync_release(start_cell[identity]);
+    block_number = 0;
     struct walk w = walk_of((uint64_t)grid.x * grid.y * grid.z);
     counts.launches++;
     counts.blocks += w.n;
@@ -346,5 +352,6 @@ void kernel_run(const struct kernel *k, dim3 grid, dim3 block, size_t shared_byt
                          (unsigned)(b / grid.x / grid.y)};
         run_block(shared_bytes);
     }
+    release_threads(w.n);
     sync_acquire(end_cell[identity]);
 }

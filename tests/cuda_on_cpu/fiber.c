@@ -75,6 +75,14 @@ void fiber_switch(struct fiber *from, struct fiber *to, bool from_ends)
     arrived(from);
 }
 
+void fiber_release(struct fiber *self, struct fiber *f, void *cell)
+{
+    if (!TSAN) return;
+    __tsan_switch_to_fiber(f->tsan, TSAN_NO_SYNC);
+    sync_release(cell);
+    __tsan_switch_to_fiber(self->tsan, TSAN_NO_SYNC);
+}
+
 void fiber_entered(const struct fiber *self)
 {
     arrived(self);

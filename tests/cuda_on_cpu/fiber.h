@@ -23,6 +23,9 @@ void fiber_prepare(struct fiber *f, void (*main)(void));
 /* Leaves `from` for `to` and comes back when something switches to `from`.  from_ends:
  * nothing below the caller's frame will be returned to. */
 void fiber_switch(struct fiber *from, struct fiber *to, bool from_ends);
+/* Under TSan, whatever f has done so far happens before what acquires the cell from now on;
+ * `self` runs. */
+void fiber_release(struct fiber *self, struct fiber *f, void *cell);
 void fiber_entered(
     const struct fiber *self);         // the first thing that a fiber's main does
 void fiber_adopt(struct fiber *host);  // the running context is `host`

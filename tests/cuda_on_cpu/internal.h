@@ -76,7 +76,7 @@ struct operation {
     size_t argument_bytes;
     struct operation **after;  // these must have run; owned references
     unsigned n_after, refs;
-    unsigned stream;  // whose TSan identity it takes
+    unsigned stream;  // its identity
     unsigned node;    // its index in the graph that it was captured into
     bool done, marked;
     double time;
@@ -98,6 +98,11 @@ void order_open(void);
 void order_set(enum standin_streams s);
 
 /* ---- stream.c ---- */
+/* Under TSan a stream and its CUDA threads are threads of their own.  The default stream is
+ * the first of them; of others as many as there are identities may live before two share
+ * one.  Each costs TSan two threads for every thread of its widest block, and all that
+ * synchronises a time in proportion to all of them. */
+enum { IDENTITIES = 9 };
 struct CUstream_st {
     bool nonblocking;
     unsigned identity;

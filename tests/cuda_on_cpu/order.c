@@ -9,7 +9,7 @@
 
 #include "tests/cuda_on_cpu/internal.h"
 
-enum { IDENTITIES = 4, CELLS = 1 << 18 };
+enum { CELLS = 1 << 18 };
 
 static struct operation **pending;  // oldest first
 static size_t n_pending, room;
@@ -109,7 +109,7 @@ static void run(size_t index)
     n_pending--;
     for (size_t i = index; i < n_pending; i++) pending[i] = pending[i + 1];
     void *self = TSAN ? __tsan_get_current_fiber() : NULL;
-    if (TSAN) __tsan_switch_to_fiber(identities[o->stream % IDENTITIES], TSAN_NO_SYNC);
+    if (TSAN) __tsan_switch_to_fiber(identities[o->stream], TSAN_NO_SYNC);
     sync_acquire(o->enqueued);
     for (unsigned i = 0; i < o->n_after; i++) sync_acquire(o->after[i]->ran);
     if (o->run && !sticky_error()) o->run(o->argument);

@@ -21,6 +21,8 @@ void *__asan_region_is_poisoned(void *, size_t) WEAK;
 void *__tsan_get_current_fiber(void) WEAK;
 void *__tsan_create_fiber(unsigned) WEAK;
 void __tsan_switch_to_fiber(void *, unsigned) WEAK;
+void __tsan_ignore_thread_begin(void) WEAK;
+void __tsan_ignore_thread_end(void) WEAK;
 void __tsan_acquire(void *) WEAK;
 void __tsan_release(void *) WEAK;
 void __tsan_read_range(void *, unsigned long) WEAK;

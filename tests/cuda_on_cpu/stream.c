@@ -69,15 +69,24 @@ cudaError_t standin_enqueue_gemm(cudaStream_t s, void (*run)(void *),
     return stream_enqueue(stream_of(s), "gemm", run, argument, n);
 }
 
+/* The first that fewest streams have. */
+static unsigned choose_identity(void)
+{
+    unsigned users[IDENTITIES] = {0}, best = 1;
+    for (const struct CUstream_st *s = streams; s; s = s->next) users[s->identity]++;
+    for (unsigned i = 1; i < IDENTITIES; i++)
+        if (users[i] < users[best]) best = i;
+    return best;
+}
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags,
                                          int priority)
 {
     (void)priority;
     ENTER();
-    static unsigned made;
     struct CUstream_st *s = raw_alloc(sizeof *s);
     s->nonblocking = flags & cudaStreamNonBlocking;
-    s->identity = 1 + made++ % 3;
+    s->identity = choose_identity();
     s->next = streams;
     streams = s;
     *out = s;

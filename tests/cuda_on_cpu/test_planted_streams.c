@@ -74,6 +74,22 @@ static void event_wait_is_right(void)
     ping_pong(true);
 }
 
+/* Where the second block takes place, the stand-in has last cleared less than it uses. */
+static void shared_memory_is_right(void)
+{
+    float *a = device(256), *b = device(256), *zeros = device(256);
+    cudaStream_t s = stream(), t = stream();
+    const dim3 one = {1, 1, 1};
+    OK(planted_launch("product", one, 32, 0, s, a, zeros, 0));
+    OK(planted_launch("add_one", one, 32, 0, s, a, zeros, 1));
+    OK(planted_launch("product", one, 32, 0, t, b, zeros, 0));
+    OK(cudaDeviceSynchronize());
+    fetch(a, 2);
+    wrong(host[0] != 1 || host[1] != 0);
+    fetch(b, 1);
+    wrong(host[0] != 0);
+}
+
 static void errors_are_right(void)
 {
     float *d = device(64);
@@ -250,6 +266,8 @@ static const struct mistake cases[] = {
      "host code touched"},
     {"a_memcpy_of_device_memory_is_seen", host_copies_device, ALL, "host code touched"},
     {"streams_that_wait_for_each_other_agree", event_wait_is_right, 0, NULL},
+    {"blocks_of_two_streams_do_not_meet_in_shared_memory", shared_memory_is_right, 0,
+     NULL},
     {"what_is_not_legal_gives_the_errors_of_a_device", errors_are_right, 0, NULL},
     {"faults_come_when_asked_for_and_some_stay", faults_are_right, 0, NULL},
     {"a_graph_can_be_launched_and_updated", graphs_are_right, 0, NULL},
