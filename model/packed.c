@@ -109,7 +109,7 @@ static void give_up(struct packed *p, const char *why)
 {
     if (p->fd >= 0) close(p->fd);
     p->fd = -1;
-    snprintf(p->result, sizeof p->result, "%.300s %s, so the weights were packed again",
+    snprintf(p->result, sizeof p->result, "%.300s %s, so the weights were packed",
              p->path, why);
 }
 
@@ -137,7 +137,7 @@ static void read_head(struct packed *p)
     struct head h;
     p->fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (p->fd < 0) {
-        give_up(p, "is not there");
+        give_up(p, errno == ENOENT ? "is not there" : "cannot be opened");
     } else if (transfer(p->fd, &h, sizeof h, 0, false) != 0 ||
                memcmp(h.tag, tag.tag, sizeof h.tag) != 0) {
         give_up(p, "is no file of packed weights");

@@ -204,12 +204,28 @@ static int take_head(struct walk *k, struct matrix *out)
     return take_matrix(k, out, table_format(k), "", k->c->hidden, false, head, 1);
 }
 
+/* A model without some of its layers would run, and wrongly. */
+static int check_layers(const struct walk *k)
+{
+    for (uint32_t i = 0; i < safetensors_count(k->set); i++) {
+        const char *name = safetensors_at(k->set, i)->name;
+        uint32_t layer;
+        if (sscanf(name, "model.layers.%9u.", &layer) == 1 && layer >= k->c->layers)
+            return err_set(k->err, -EINVAL,
+                           "tensor %.64s is of layer %u, but by num_hidden_layers of "
+                           "config.json there are %u, counted from 0",
+                           name, layer, k->c->layers);
+    }
+    return 0;
+}
+
 static int walk_all(struct walk *k)
 {
     struct weights none, *w = k->w ? k->w : &none;
     const struct piece embed[] = {{"model.embed_tokens", k->c->vocab}};
-    int rc =
-        take_matrix(k, &w->embed, table_format(k), "", k->c->hidden, false, embed, 1);
+    int rc = check_layers(k);
+    if (rc < 0) return rc;
+    rc = take_matrix(k, &w->embed, table_format(k), "", k->c->hidden, false, embed, 1);
     for (uint32_t i = 0; i < k->c->layers && rc == 0; i++) rc = take_layer(k, i);
     if (rc == 0) rc = take_vector(k, &w->norm, "model.norm.weight", k->c->hidden);
     if (rc == 0) rc = take_head(k, &w->head);

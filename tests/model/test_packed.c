@@ -101,7 +101,7 @@ static void the_second_load_takes_what_the_first_has_written(void **state)
     static const enum weight_format formats[] = {WEIGHT_OWN, WEIGHT_Q8};
     for (size_t f = 0; f < ARRAY_LEN(formats); f++) {
         struct world w = world_open(formats[f]);
-        expect(&w, "is not there, so the weights were packed again; it is written");
+        expect(&w, "is not there, so the weights were packed; it is written");
         expect(&w, "packed weights from");
         expect(&w, "packed weights from");
         world_close(&w);
@@ -128,13 +128,13 @@ static void a_damaged_file_is_ignored_and_written_again(void **state)
         good[places[i]] ^= 0x10;
         files_write(w.dir, w.name, good, n);
         good[places[i]] ^= 0x10;
-        expect(&w, "so the weights were packed again; it is written");
+        expect(&w, "so the weights were packed; it is written");
         expect(&w, "packed weights from");
     }
     const size_t lengths[] = {0, 10, 72, 500, 4096, n / 2, n - 4096};
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
         files_write(w.dir, w.name, good, lengths[i]);
-        expect(&w, "so the weights were packed again; it is written");
+        expect(&w, "so the weights were packed; it is written");
         expect(&w, "packed weights from");
     }
     free(good);
@@ -168,7 +168,7 @@ static void a_file_of_other_weights_is_ignored_and_written_again(void **state)
     expect(&a, "is not there");
     expect(&b, "is not there");
     files_copy(a.dir, a.name, b.dir);
-    expect(&b, "belongs to other weights, so the weights were packed again; it is");
+    expect(&b, "belongs to other weights, so the weights were packed; it is");
     expect(&b, "packed weights from");
 
     // The same bytes, written anew: it cannot be known that they are.
@@ -186,7 +186,7 @@ static void a_file_of_another_configuration_is_ignored_and_written_again(void **
     assert_false(w.c.tied);
     expect(&w, "is not there");
     w.c.tied = true;  // the head is one matrix less; all others are the same
-    expect(&w, "belongs to other weights, so the weights were packed again; it is");
+    expect(&w, "belongs to other weights, so the weights were packed; it is");
     expect(&w, "packed weights from");
     w.c.tied = false;
     expect(&w, "belongs to other weights");
@@ -200,8 +200,7 @@ static void a_folder_that_cannot_be_written_to_is_fine(void **state)
     char blocked[4300];
     snprintf(blocked, sizeof blocked, "%s.new", path_of(&w));
     assert_int_equal(mkdir(blocked, 0700), 0);
-    expect(&w,
-           "is not there, so the weights were packed again; it cannot be written (");
+    expect(&w, "is not there, so the weights were packed; it cannot be written (");
     assert_int_equal(access(path_of(&w), F_OK), -1);
     rmdir(blocked);
     expect(&w, "it is written");

@@ -319,6 +319,9 @@ static void a_configuration_of_other_sizes_is_refused(void **state)
     f->c.layers = 3;
     must_fail(f, "tensor model.layers.2.input_layernorm.weight is missing");
     f = fixture_open();
+    f->c.layers = 1;
+    must_fail(f, "is of layer 1, but by num_hidden_layers of config.json there are 1");
+    f = fixture_open();
     f->c.kv_heads = 4;
     must_fail(
         f,
