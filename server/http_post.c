@@ -144,7 +144,7 @@ enum MHD_Result exchange_work(struct exchange *x, struct workers *w,
     if (workers_submit(w, &x->job) == 0) return post_continue(x);
 
     post_release_body(x);
-    api_fail(&x->error, 503, NULL, NULL, "Too many requests wait to be read.");
+    api_fail(&x->error, 503, NULL, NULL, "Too many requests wait for a free thread.");
     x->error.retry_after = 1;
     return answer_error(x);
 }
