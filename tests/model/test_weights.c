@@ -323,9 +323,7 @@ static void a_configuration_of_other_sizes_is_refused(void **state)
     must_fail(f, "is of layer 1, but by num_hidden_layers of config.json there are 1");
     f = fixture_open();
     f->c.kv_heads = 4;
-    must_fail(
-        f,
-        "model.layers.0.self_attn.k_proj.weight has shape [32, 64]; expected [64, 64]");
+    must_fail(f, "0.self_attn.k_proj.weight has shape [32, 64]; expected [64, 64]");
 }
 
 static void tensors_without_use_are_noted(void **state)
