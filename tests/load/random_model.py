@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""random_model.py DIR TOKENIZER [8b|small] - a Llama of random bf16 weights, for measuring speed.
+"""random_model.py DIR TOKENIZER [8b|1b|small] - a Llama of random bf16 weights, for measuring speed.
 
-8b has the shape of Llama 3.1 8B (16 GB on disk), small that of a toy.  The tokenizer is that of
+8b has the shape of Llama 3.1 8B (16 GB on disk), 1b that of Llama 3.2 1B (2.5 GB), small that of a toy.  The tokenizer is that of
 the model folder TOKENIZER; ids beyond it are never chosen.
 """
 import json
@@ -13,6 +13,9 @@ SHAPES = {
     "8b": dict(vocab_size=128256, hidden_size=4096, intermediate_size=14336,
                num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
                max_position_embeddings=131072),
+    "1b": dict(vocab_size=128256, hidden_size=2048, intermediate_size=8192,
+               num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
+               max_position_embeddings=131072, tie_word_embeddings=True),
     "small": dict(vocab_size=49152, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                   num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048),
 }
@@ -38,7 +41,8 @@ def tensors(c):
         yield layer + "mlp.up_proj.weight", (ffn, hidden)
         yield layer + "mlp.down_proj.weight", (hidden, ffn)
     yield "model.norm.weight", (hidden,)
-    yield "lm_head.weight", (c["vocab_size"], hidden)
+    if not c["tie_word_embeddings"]:
+        yield "lm_head.weight", (c["vocab_size"], hidden)
 
 
 def bytes_of(shape):
@@ -76,9 +80,10 @@ def write_weights(path, c):
 
 
 def make(folder, tokenizer, shape):
-    c = dict(SHAPES[shape], architectures=["LlamaForCausalLM"], model_type="llama",
-             hidden_act="silu", rms_norm_eps=1e-5, rope_theta=500000.0, torch_dtype="bfloat16",
+    c = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu",
+             rms_norm_eps=1e-5, rope_theta=500000.0, torch_dtype="bfloat16",
              tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+    c.update(SHAPES[shape])
     c["head_dim"] = c["hidden_size"] // c["num_attention_heads"]
     os.makedirs(folder, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
