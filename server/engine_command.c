@@ -212,7 +212,8 @@ static int explain(const struct engine_command *c, int rc, struct err *err)
             err, rc,
             "conversation `%.64s` cannot be held: all that is held at one time may "
             "have %llu tokens at most, and what you hold no more than your quota of "
-            "RAM; end another hold first",
+            "RAM and, beside other tenants, half of what they leave; end another hold "
+            "first",
             c->name, (unsigned long long)c->hold_tokens);
     case -EAGAIN:
         return err_set(err, rc,

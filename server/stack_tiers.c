@@ -148,6 +148,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
         .fingerprint = s->fingerprint,
         .max_wakes = 2 * o->max_running,
         .max_conversations = o->max_conversations,
+        .several_tenants = s->n_tenants > 1,
     };
 }
 

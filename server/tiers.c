@@ -50,6 +50,7 @@ static struct kvstore_options store_options(const struct tiers *t,
         .block_tokens = KV_BLOCK_TOKENS,
         .max_wakes = o->max_wakes,
         .max_conversations = o->max_conversations,
+        .several_tenants = o->several_tenants,
         .staging = t->staging,
     };
 }

@@ -25,6 +25,7 @@ struct tiers_options {
     bool ssd_threads;     // no io_uring
     struct crypto_hash fingerprint;
     uint32_t max_wakes, max_conversations;
+    bool several_tenants;
 };
 
 /* The RAM tier while a thread of its own opens it. */
