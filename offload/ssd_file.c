@@ -293,3 +293,10 @@ void ssd_file_close(struct ssd_file *f)
     if (f->dir >= 0) close(f->dir);
     f->fd = f->lock = f->dir = -1;
 }
+int ssd_file_punch(const struct ssd_file *f, uint32_t slot)
+{
+    off_t at = (off_t)disk_slot_at(f->slot_bytes, slot), n = (off_t)f->slot_bytes;
+    return fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, n) ? -errno
+                                                                               : 0;
+}
+
