@@ -147,6 +147,11 @@ struct tier_ssd_found {  // for the log
 NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, struct err *err);
 
+/* Would it open?  The same errors, of what can be seen without writing, or locking what another
+ * process may have open just now; room on the device that is not there is noted. */
+NODISCARD int tier_ssd_check(struct tier_ssd_found *found,
+                             const struct tier_ssd_options *o, struct err *err);
+
 /* Buffers that the CPU cannot read go through `depth` ones that it can, taken from `copies`,
  * which must outlive the tier.  A store that fails to come from the device is not written; a
  * load that fails to reach it fails.  -ENOMEM, and the tier is as before. */
