@@ -43,7 +43,7 @@ static void look_at_clock(struct tier *t, uint64_t now)
 static void store_failed(struct tier *t, int why, uint64_t now)
 {
     struct tier_health *h = &t->health;
-    h->full |= why == -ENOSPC || why == -EDQUOT || why == -EFBIG;
+    h->full |= tier_lacks_room(why);
     if (!h->writable) return;
     h->pause = h->pause ? 2 * h->pause : TIER_PAUSE_MIN_NS;
     if (h->pause > TIER_PAUSE_MAX_NS) h->pause = TIER_PAUSE_MAX_NS;

@@ -73,6 +73,12 @@ struct tier_medium {
 #define TIER_WIPE_FAILED                                                               \
     UINT64_MAX  // the medium says so; tier_reap() makes a time of it
 
+/* Is it that the device, a quota or the limit of a file's size leaves no room? */
+static inline bool tier_lacks_room(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
+}
+
 struct tier_health {
     bool writable;      // stores are taken
     int last_error;     // -errno of the latest failed transfer, 0: none yet

@@ -211,10 +211,12 @@ static void moved(struct tier_ssd *t, struct tier_io *io, int res)
 }
 
 /* One that failed is done again later; at the close its room in the file is given up, and
- * with it what no restart is to find. */
+ * with it what no restart is to find.  For a header alone that the device has no room for,
+ * nothing is there: no store has got so far.  (A file system that copies what it overwrites
+ * may have no room for others; then a restart finds a block that was pushed out.) */
 static void end_wipe(struct tier_ssd *t, struct ssd_run *r)
 {
-    int res = r->res;
+    int res = r->total == DISK_PAGE && tier_lacks_room(r->res) ? 0 : r->res;
     if (res < 0 && t->closing) res = ssd_file_punch(&t->file, r->slot);
     if (res == 0 || t->closing) {
         ssd_wipe_done(&t->wipe, r->slot);

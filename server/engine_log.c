@@ -3,6 +3,7 @@
 #include "server/engine_state.h"
 #include "server/log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Each pause is told once; they double up to a minute, so that a tier that stays broken is
@@ -51,10 +52,11 @@ void engine_tell_end(const struct engine *e, const struct kvstore_counters *befo
     uint64_t block = engine_block_bytes(e);
     uint64_t bytes = c.demoted_bytes[KV_SSD] - before->demoted_bytes[KV_SSD];
     uint32_t left = kvstore_unsaved(e->o.store);
-    log_line(
-        left ? LOG_WARN : LOG_INFO,
-        "before the end %llu blocks (%.1f MiB) were copied to the SSD in %.1f s; %u "
-        "more could not be copied in time",
-        (unsigned long long)(bytes / block), (double)bytes / (1 << 20),
-        (double)ns / 1e9, left);
+    char rest[64] = "";
+    if (left)
+        snprintf(rest, sizeof rest, "; %u more could not be copied in time", left);
+    log_line(left ? LOG_WARN : LOG_INFO,
+             "before the end %llu blocks (%.1f MiB) were copied to the SSD in %.1f s%s",
+             (unsigned long long)(bytes / block), (double)bytes / (1 << 20),
+             (double)ns / 1e9, rest);
 }
