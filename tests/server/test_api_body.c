@@ -39,49 +39,6 @@ static void accepts(enum api_kind kind, const char *body)
     if (status != 200) fail_msg("%d for %s: %s", status, body, e.message);
 }
 
-/* A body that begins with a message, then n times `piece`. */
-static struct bytes body_of(const char *begin, const char *piece, size_t n,
-                            const char *end)
-{
-    struct bytes out = {0};
-    bytes_add_text(&out, begin);
-    for (size_t i = 0; i < n; i++) bytes_add_text(&out, piece);
-    bytes_add_text(&out, end);
-    return out;
-}
-
-static void a_body_of_more_values_than_any_prompt_takes_is_refused(void **state)
-{
-    (void)state;
-    static const char *const begins[] = {"{" USER("x") ",\"metadata\":[0",
-                                         "{\"prompt\":[0", "{" USER("x") ",\"x\":[0"};
-    for (size_t i = 0; i < ARRAY_LEN(begins); i++) {
-        struct bytes body = body_of(begins[i], ",0", 8 << 20, "]}");
-        struct api_error e;
-        enum api_kind kind = i == 1 ? API_COMPLETION : API_CHAT;
-        assert_int_equal(status_of(kind, body.data, body.n, &e), 400);
-        assert_string_equal(e.code, "context_length_exceeded");
-        assert_non_null(strstr(e.message, "JSON values and keys"));
-        bytes_free(&body);
-    }
-}
-
-static void a_large_body_of_text_or_of_ten_thousand_messages_is_taken(void **state)
-{
-    (void)state;
-    struct api_error e;
-    struct bytes text = body_of("{" USER("x") ",\"metadata\":{\"x\":\"",
-                                "0123456789abcdef", 1 << 20, "\"}}");
-    assert_int_equal(status_of(API_CHAT, text.data, text.n, &e), 200);
-    bytes_free(&text);
-    struct bytes chat = body_of(
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}",
-        ",{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"y\"}]}",
-        9999, "]}");
-    assert_int_equal(status_of(API_CHAT, chat.data, chat.n, &e), 200);
-    bytes_free(&chat);
-}
-
 static void every_recorded_body_has_its_status(void **state)
 {
     (void)state;
@@ -489,8 +446,6 @@ static void an_error_of_control_characters_stays_under_four_kilobytes(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_body_of_more_values_than_any_prompt_takes_is_refused),
-        cmocka_unit_test(a_large_body_of_text_or_of_ten_thousand_messages_is_taken),
         cmocka_unit_test(every_recorded_body_has_its_status),
         cmocka_unit_test(a_wrong_value_is_named_with_what_would_be_right),
         cmocka_unit_test(the_log_gets_no_message_that_text_went_into),
