@@ -148,7 +148,7 @@ enum MHD_Result exchange_work(struct exchange *x, struct workers *w,
 
     post_release_body(x);
     api_fail(
-        &x->error, 503, NULL, NULL,
+        &x->error, 503, "overloaded", NULL,
         "The server is busy: as many requests as may wait for a thread are waiting "
         "already; try again in a second.");
     x->error.retry_after = 1;
