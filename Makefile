@@ -156,9 +156,15 @@ deps: ## install the Debian packages that a build needs
 deps-test: ## and those that the tests need
 	$(call install_debs,$(TEST_DEBS))
 
-model: models/smollm2-135m-instruct ## get SmolLM2-135M-Instruct into models/
+GETS  := models/smollm2-135m-instruct
 
-models/smollm2-135m-instruct: | $(VENV)/numpy
+$(filter-out $(GETS),$(MODEL)):
+	@echo "MODEL=$@: there is no such folder; models.example/ says how to get a model" >&2
+	@exit 1
+
+model: $(GETS) ## get SmolLM2-135M-Instruct into models/
+
+$(GETS): | $(VENV)/numpy
 	@models.example/smollm2-135m-instruct/get.sh $@ $(VENV)/bin/python
 
 # Python packages live in environments under build/ and nowhere else.

@@ -40,7 +40,13 @@ static void link_siblings(struct json *j)
 int json_open(struct json **out, const char *text, size_t n, uint32_t max_depth,
               struct err *err)
 {
-    size_t n_tokens;
+    return json_open_bounded(out, text, n, max_depth, SIZE_MAX, err);
+}
+
+int json_open_bounded(struct json **out, const char *text, size_t n, uint32_t max_depth,
+                      size_t max_values, struct err *err)
+{
+    size_t n_tokens = max_values;
     int rc = json_scan(text, n, max_depth, &n_tokens, err);
     if (rc < 0) return rc;
 

@@ -46,6 +46,10 @@ NODISCARD int json_check(const char *text, size_t n, uint32_t max_depth,
 /* json_check() and build the token array.  -EINVAL, -ENOMEM. */
 NODISCARD int json_open(struct json **out, const char *text, size_t n,
                         uint32_t max_depth, struct err *err);
+/* The same for a text of no more than max_values values and keys together; -E2BIG beyond.
+ * It takes at most 48 bytes for each of them, whatever the size of the text. */
+NODISCARD int json_open_bounded(struct json **out, const char *text, size_t n,
+                                uint32_t max_depth, size_t max_values, struct err *err);
 void json_close(struct json *j);  // NULL is fine
 
 struct json_value json_root(const struct json *j);

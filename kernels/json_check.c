@@ -35,7 +35,7 @@ struct scan {
     uint32_t depth, levels_cap, max_depth;
     struct key *keys;
     size_t n_keys, keys_cap;
-    size_t n_tokens;
+    size_t n_tokens, max_tokens;
     struct err *err;
 };
 
@@ -222,6 +222,12 @@ static int check_keys(struct scan *s, size_t first)
     return 0;
 }
 
+static int count_token(struct scan *s)
+{
+    if (s->n_tokens++ < s->max_tokens) return 0;
+    return err_set(s->err, -E2BIG, "more than %zu JSON values and keys", s->max_tokens);
+}
+
 static int scan_key(struct scan *s)
 {
     if (peek(s) != '"') return invalid(s, s->pos, "expected a key in double quotes");
@@ -233,9 +239,9 @@ static int scan_key(struct scan *s)
         s->keys_cap = cap;
     }
     int rc = scan_string(s, &s->keys[s->n_keys]);
+    if (rc == 0) rc = count_token(s);
     if (rc < 0) return rc;
     s->n_keys++;
-    s->n_tokens++;
     skip_space(s);
     if (peek(s) != ':') return invalid(s, s->pos, "expected ':' after a key");
     s->pos++;
@@ -302,7 +308,8 @@ static int scan_value(struct scan *s, enum expect *next)
 {
     struct key unused;
     unsigned char c = peek(s);
-    s->n_tokens++;
+    int rc = count_token(s);
+    if (rc < 0) return rc;
     *next = COMMA_OR_CLOSE;
     switch (c) {
     case '{': *next = KEY_OR_CLOSE; return open_container(s, true);
@@ -368,7 +375,11 @@ static int scan_document(struct scan *s)
 int json_scan(const char *text, size_t n, uint32_t max_depth, size_t *n_tokens,
               struct err *err)
 {
-    struct scan s = {.text = text, .n = n, .max_depth = max_depth, .err = err};
+    struct scan s = {.text = text,
+                     .n = n,
+                     .max_depth = max_depth,
+                     .max_tokens = *n_tokens,
+                     .err = err};
     int rc = scan_document(&s);
     *n_tokens = s.n_tokens;
     free(s.levels);
@@ -378,6 +389,6 @@ int json_scan(const char *text, size_t n, uint32_t max_depth, size_t *n_tokens,
 
 int json_check(const char *text, size_t n, uint32_t max_depth, struct err *err)
 {
-    size_t n_tokens;
+    size_t n_tokens = SIZE_MAX;
     return json_scan(text, n, max_depth, &n_tokens, err);
 }

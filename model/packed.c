@@ -16,6 +16,7 @@
 #define PAGE    ((uint64_t)4096)
 #define MOST    65536u  // matrices: no configuration has so many layers
 #define AT_ONCE ((size_t)1 << 30)
+#define NEW     ".new"  // behind the name while it is being written
 
 struct entry {
     uint64_t bytes, sum;
@@ -103,6 +104,39 @@ static void make_key(struct crypto_hash *out, const char *layout, const char *di
     crypto_end(&s, out);
 }
 
+/* ---- files ---- */
+
+static void path_of(char *path, size_t cap, const char *dir, enum weight_format format,
+                    const char *end)
+{
+    snprintf(path, cap, "%s/dormouse-%s.packed%s", dir, weight_format_name(format),
+             end);
+}
+
+/* Hold the file for this process alone.  False: another one does, or has renamed it since
+ * it was opened. */
+static bool hold(int fd, const char *path)
+{
+    struct stat mine, there;
+    return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 &&
+           stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+           S_ISREG(mine.st_mode);
+}
+
+/* What a process that was killed had begun to write, in whatever format: this start may
+ * have nothing to write, or another name for it. */
+static void remove_left(const char *dir)
+{
+    for (int f = WEIGHT_OWN; f <= WEIGHT_Q4; f++) {
+        char path[4096];
+        path_of(path, sizeof path, dir, (enum weight_format)f, NEW);
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0) continue;
+        if (hold(fd, path)) unlink(path);
+        close(fd);
+    }
+}
+
 /* ---- reading ---- */
 
 static void give_up(struct packed *p, const char *why)
@@ -158,8 +192,8 @@ void packed_open(struct packed **out, const struct backend *b, const char *dir,
     if (!p) return;
     p->fd = -1;
     make_key(&p->key, layout, dir, format, set, n_matrices);
-    snprintf(p->path, sizeof p->path - 8, "%s/dormouse-%s.packed", dir,
-             weight_format_name(format));
+    path_of(p->path, sizeof p->path - sizeof NEW, dir, format, "");
+    remove_left(dir);
     read_head(p);
     *out = p;
 }
@@ -229,17 +263,12 @@ static int write_all(const struct packed *p, int fd, const struct matrix *const 
     return rc ? rc : write_head(p, fd, m, n);
 }
 
-/* The new file's descriptor, held by this process alone.  One that a killed process has
- * left is taken over; one that was renamed between open and lock is not ours. */
+/* The new file's descriptor, held by this process alone. */
 static int open_new(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (fd < 0) return -errno;
-    struct stat mine, there;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 &&
-        stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
-        S_ISREG(mine.st_mode) && ftruncate(fd, 0) == 0)
-        return fd;
+    if (hold(fd, path) && ftruncate(fd, 0) == 0) return fd;
     close(fd);
     return -EBUSY;
 }
@@ -251,7 +280,7 @@ void packed_write(struct packed *p, const struct matrix *const *m, uint32_t n)
         return;
     }
     char new[sizeof p->path];
-    snprintf(new, sizeof new, "%.4087s.new", p->path);
+    snprintf(new, sizeof new, "%.4087s" NEW, p->path);
     int fd = open_new(new), rc = fd < 0 ? fd : write_all(p, fd, m, n);
     if (rc == 0 && rename(new, p->path)) rc = -errno;
     if (rc && fd >= 0) unlink(new);

@@ -15,7 +15,8 @@
  *
  * Owns     the open file; packed_close() closes it.
  * Rule     it is a copy of what can be computed again: what is wrong with it is a sentence
- *          for the log and never an error.  A file appears whole, by rename, or not at all.
+ *          for the log and never an error.  A file appears whole, by rename, or not at all;
+ *          what a killed process has left of one goes with the next start.
  * Threads  one; the engine's.
  */
 #ifndef MODEL_PACKED_H

@@ -277,8 +277,8 @@ uint64_t kvstore_next(const struct kvstore *kv, uint64_t now)
 {
     bool waiting = kv->waiting[KV_RAM] || kv->waiting[KV_SSD];
     if (waiting && kv->n_loads == 0) return now;
-    if (kv->o.ssd && kv->o.ssd->to_wipe) return now;
     uint64_t next = kv_min(kv->free_at, kv_stores_next(kv, now));
+    if (kv->o.ssd && kv->o.ssd->to_wipe) next = kv_min(next, kv->o.ssd->wipe_at);
     if (kv->n_held) next = kv_min(next, kv->held_until);
     if (kv->short_since && kv->short_until > now) next = kv_min(next, kv->short_until);
     for (uint32_t i = kv->oldest_wake; i != KV_NONE; i = kv->wakes[i].newer)

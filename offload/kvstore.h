@@ -47,6 +47,7 @@ struct kvstore_options {
     uint32_t block_tokens;  // KV_BLOCK_TOKENS; a replay may use longer ones
     uint32_t max_wakes;
     uint32_t max_conversations;  // records; the least recently used one is forgotten
+    bool several_tenants;        // who share what may be held: kvstore_hold()
     void *staging;  // max_stores buffers of tier_buffer_bytes(ssd), for RAM -> SSD
 };
 
@@ -192,8 +193,9 @@ bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
  * hold; -EBUSY also while its blocks are on their way up.  Prefetch: into G1 ahead of a
  * message, if it is not on its way already.  Hold: in G1 or RAM until then, what it adds too;
  * not later than now ends it.  What is held at one time takes half of RAM's blocks at most,
- * of G1's where there is no RAM, and of a tenant's no more than its quota; blocks that two
- * share count twice.  -EDQUOT: it would be more.  One that grows beyond that holds no more
+ * of G1's where there is no RAM, and of a tenant's no more than its quota and, where there are
+ * several, than half of what the others leave of that, so that some is left for one more;
+ * blocks that two share count twice.  -EDQUOT: it would be more.  One that grows beyond that holds no more
  * than it did.
  * Forget: out of every tier, blocks that others share excepted; -EBUSY also while one of its
  * blocks is on its way, so that it is to be asked again after a step.  The bytes of what RAM

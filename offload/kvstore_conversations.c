@@ -63,7 +63,10 @@ static bool may_hold(const struct kvstore *kv, uint32_t r, uint32_t blocks,
         if (rs->at[i].tenant == rs->at[r].tenant) own += rs->at[i].blocks;
     }
     uint64_t quota = kv->level[KV_RAM].slots ? kv->policy.ram_quota : 0;
-    return all <= most_held(kv) && (quota == 0 || own * kv->block_bytes <= quota);
+    uint64_t most = most_held(kv), others = all - own;
+    if (all > most) return false;
+    if (kv->o.several_tenants && own > (most - others) / 2) return false;
+    return quota == 0 || own * kv->block_bytes <= quota;
 }
 
 int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name, uint64_t until,

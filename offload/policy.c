@@ -32,11 +32,10 @@ int policy_check(const struct policy *p, struct err *err)
                        "%.1f s",
                        (double)p->copy_after / 1e9, (double)p->idle_after / 1e9);
     if (!(p->low > 0 && p->low <= p->high && p->high <= 1))
-        return err_set(
-            err, -EINVAL,
-            "the watermarks are low %g and high %g; expected 0 < low <= high "
-            "<= 1",
-            p->low, p->high);
+        return err_set(err, -EINVAL,
+                       "the watermarks are low at %g per cent and high at %g; expected "
+                       "low above 0, and high from there to 100",
+                       100 * p->low, 100 * p->high);
     if (p->max_loads == 0 || p->max_loads > POLICY_MAX_TRANSFERS)
         return err_set(err, -EINVAL, "max_loads is %u; expected 1 to %d", p->max_loads,
                        POLICY_MAX_TRANSFERS);

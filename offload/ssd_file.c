@@ -86,12 +86,16 @@ static int check_options(struct opening *x)
     return 0;
 }
 
+static int make_dir(struct opening *x)
+{
+    if (mkdir(x->o->dir, 0700) == 0 || errno == EEXIST) return 0;
+    return err_set(x->err, -errno, "the SSD tier's folder %s cannot be made: %s",
+                   x->o->dir, strerror(errno));
+}
+
 static int open_dir(struct opening *x)
 {
     const char *dir = x->o->dir;
-    if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-        return err_set(x->err, -errno, "the SSD tier's folder %s cannot be made: %s",
-                       dir, strerror(errno));
     x->f->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
     if (x->f->dir < 0)
         return err_set(x->err, -errno, "the SSD tier's folder %s cannot be opened: %s",
@@ -211,6 +215,23 @@ static int look_at_super(struct opening *x, enum disk_verdict *v)
     return 0;
 }
 
+/* For what the file, which has so many bytes on its device, still needs. */
+static bool has_room(const struct opening *x, uint64_t has, const struct statvfs *fs)
+{
+    uint64_t needs = x->bytes > has ? x->bytes - has : 0;
+    return needs <= (uint64_t)fs->f_bavail * fs->f_frsize;
+}
+
+static void note_unreserved(struct opening *x, uint64_t has, int rc)
+{
+    ssd_note(
+        x->found,
+        "Only %llu of the SSD tier's %llu MiB are reserved on %s (%s), so the rest may "
+        "turn out not to be there.",
+        (unsigned long long)(has >> 20), (unsigned long long)(x->bytes >> 20),
+        x->o->dir, strerror(-rc));
+}
+
 /* All of it on the device from now on, so that no store is too much; where that is not to
  * be had, stores may fail one by one instead.  Asked for only where it seems to fit: an
  * attempt that fails half-way would leave the others on this file system nothing. */
@@ -223,16 +244,10 @@ static int reserve(struct opening *x)
         goto fail;
 
     uint64_t has = (uint64_t)st.st_blocks * 512;
-    uint64_t needs = x->bytes > has ? x->bytes - has : 0;
-    uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
-    int rc = needs > free_bytes ? -ENOSPC : x->sys->reserve(x->sys, x->f->fd, x->bytes);
+    int rc =
+        has_room(x, has, &fs) ? x->sys->reserve(x->sys, x->f->fd, x->bytes) : -ENOSPC;
     if (rc == 0) return 0;
-    ssd_note(
-        x->found,
-        "Only %llu of the SSD tier's %llu MiB are reserved on %s (%s), so the rest may "
-        "turn out not to be there.",
-        (unsigned long long)(has >> 20), (unsigned long long)(x->bytes >> 20),
-        x->o->dir, strerror(-rc));
+    note_unreserved(x, has, rc);
     // Without its full length, too, reads beyond the end are just absent blocks.
     if ((uint64_t)st.st_size < x->bytes) (void)!ftruncate(x->f->fd, (off_t)x->bytes);
     return 0;
@@ -276,6 +291,7 @@ int ssd_file_open(struct ssd_file *f, struct tier_ssd_found *found,
     *f = (struct ssd_file){-1, -1, -1, .direct = !o->no_direct};
     struct opening x = {f, found, o, sys, err, 0, NULL};
     int rc = check_options(&x);
+    if (rc == 0) rc = make_dir(&x);
     if (rc == 0) rc = open_dir(&x);
     if (rc == 0) {
         rc = open_inside(&x);
@@ -286,10 +302,77 @@ int ssd_file_open(struct ssd_file *f, struct tier_ssd_found *found,
     return rc;
 }
 
+int ssd_file_punch(const struct ssd_file *f, uint32_t slot)
+{
+    off_t at = (off_t)disk_slot_at(f->slot_bytes, slot), n = (off_t)f->slot_bytes;
+    return fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, n) ? -errno
+                                                                               : 0;
+}
+
 void ssd_file_close(struct ssd_file *f)
 {
     if (f->fd >= 0) close(f->fd);
     if (f->lock >= 0) close(f->lock);
     if (f->dir >= 0) close(f->dir);
     f->fd = f->lock = f->dir = -1;
+}
+
+// ---- looking without touching --------------------------------------------------------
+
+/* The folder is not there: could it be made?  x->f->dir becomes the one that it would be in. */
+static int look_above(struct opening *x)
+{
+    char *above = strdup(x->o->dir), *slash;
+    if (!above) return err_set(x->err, -ENOMEM, "no memory for a path");
+    size_t n = strlen(above);
+    while (n > 1 && above[n - 1] == '/') above[--n] = 0;
+    if ((slash = strrchr(above, '/')) != NULL) slash[slash == above] = 0;
+    x->f->dir = open(slash ? above : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool good =
+        x->f->dir >= 0 && faccessat(x->f->dir, ".", W_OK | X_OK, AT_EACCESS) == 0;
+    int rc = good ? 0 : -errno;
+    free(above);
+    return good ? 0
+                : err_set(x->err, rc, "the SSD tier's folder %s cannot be made: %s",
+                          x->o->dir, strerror(-rc));
+}
+
+static int look_inside(struct opening *x, uint64_t *has)
+{
+    static const char *const names[] = {NAME_LOCK, NAME_BLOCKS};
+    if (faccessat(x->f->dir, ".", W_OK | X_OK, AT_EACCESS) < 0)
+        return err_set(x->err, -errno, "the SSD tier's folder %s cannot be written: %s",
+                       x->o->dir, strerror(errno));
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct stat st;
+        if (fstatat(x->f->dir, names[i], &st, AT_SYMLINK_NOFOLLOW) < 0) continue;
+        int rc = faccessat(x->f->dir, names[i], R_OK | W_OK, AT_EACCESS) ? -errno : 0;
+        x->found->inside = rc < 0 || !S_ISREG(st.st_mode);
+        if (x->found->inside) return refuse(x, names[i], rc);
+        *has = (uint64_t)st.st_blocks * 512;  // the last is that of the blocks
+    }
+    return 0;
+}
+
+int tier_ssd_check(struct tier_ssd_found *found, const struct tier_ssd_options *o,
+                   struct err *err)
+{
+    struct ssd_file f = {-1, -1, -1, .direct = false};
+    struct opening x = {&f, found, o, NULL, err, 0, NULL};
+    struct stat st;
+    struct statvfs fs;
+    uint64_t has = 0;
+    *found = (struct tier_ssd_found){0};
+    int rc = check_options(&x);
+    if (rc < 0) return rc;
+    if (lstat(o->dir, &st) < 0 && errno == ENOENT) {
+        rc = look_above(&x);
+    } else {
+        rc = open_dir(&x);
+        if (rc == 0) rc = look_inside(&x, &has);
+    }
+    if (rc == 0 && fstatvfs(f.dir, &fs) == 0 && !has_room(&x, has, &fs))
+        note_unreserved(&x, has, -ENOSPC);
+    ssd_file_close(&f);
+    return rc;
 }

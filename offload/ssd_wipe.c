@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { LISTED = 1, HEADER = 2, WHOLE = 4, RUNNING = 8 };
+enum { LISTED = 1, HEADER = 2, WHOLE = 4, RUNNING = 8, OWED = 16 };
 
 int ssd_wipe_open(struct ssd_wipe *w, uint32_t capacity, struct err *err)
 {
@@ -24,21 +24,37 @@ void ssd_wipe_close(struct ssd_wipe *w)
     *w = (struct ssd_wipe){0};
 }
 
-void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, bool whole)
+static void list(struct ssd_wipe *w, uint32_t slot)
 {
-    assert(slot < w->capacity && !(w->state[slot] & RUNNING));
-    w->erasing += whole && !(w->state[slot] & WHOLE);
-    w->state[slot] |= whole ? WHOLE : HEADER;
     if (w->state[slot] & LISTED) return;
     w->state[slot] |= LISTED;
     w->ring[(w->first + w->n++) % w->capacity] = slot;
 }
 
+void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, bool whole)
+{
+    assert(slot < w->capacity);
+    uint8_t *state = &w->state[slot];
+    if (*state & RUNNING) return;  // a store that had to wait for it, and was given up
+    w->erasing += whole && !(*state & (WHOLE | OWED));
+    *state |= whole || (*state & OWED) ? WHOLE : HEADER;
+    *state &= (uint8_t)~OWED;
+    list(w, slot);
+}
+
 bool ssd_wipe_cancel(struct ssd_wipe *w, uint32_t slot)
 {
-    if (w->state[slot] & (RUNNING | WHOLE)) return false;
-    w->state[slot] &= LISTED;
+    uint8_t *state = &w->state[slot];
+    if (*state & RUNNING) return false;
+    if (*state & WHOLE) *state |= OWED;
+    *state &= LISTED | OWED;
     return true;
+}
+
+void ssd_wipe_overwritten(struct ssd_wipe *w, uint32_t slot)
+{
+    w->erasing -= (w->state[slot] & OWED) != 0;
+    w->state[slot] &= (uint8_t)~OWED;
 }
 
 bool ssd_wipe_next(struct ssd_wipe *w, uint32_t *slot, bool *whole)
@@ -47,11 +63,11 @@ bool ssd_wipe_next(struct ssd_wipe *w, uint32_t *slot, bool *whole)
         uint32_t i = w->ring[w->first];
         w->first = (w->first + 1) % w->capacity;
         w->n--;
-        uint8_t state = w->state[i] & (HEADER | WHOLE);
-        w->state[i] = state ? RUNNING | (state & WHOLE) : 0;
-        if (!state) continue;
+        w->state[i] &= (uint8_t)~LISTED;
+        if (!(w->state[i] & (HEADER | WHOLE))) continue;
+        w->state[i] |= RUNNING;
         *slot = i;
-        *whole = state & WHOLE;
+        *whole = w->state[i] & WHOLE;
         return true;
     }
     return false;
@@ -62,4 +78,11 @@ void ssd_wipe_done(struct ssd_wipe *w, uint32_t slot)
     assert(w->state[slot] & RUNNING);
     w->erasing -= (w->state[slot] & WHOLE) != 0;
     w->state[slot] = 0;
+}
+
+void ssd_wipe_again(struct ssd_wipe *w, uint32_t slot)
+{
+    assert(w->state[slot] & RUNNING);
+    w->state[slot] &= HEADER | WHOLE;
+    list(w, slot);
 }

@@ -4,9 +4,9 @@
  * Memory   5 bytes a slot, taken by open.
  * Threads  one; the owner's.
  *
- * A slot whose header alone is to go, and that is used again before its turn, is overwritten
- * by that; it is taken off.  One whose bytes are to go waits for its turn, as what comes next
- * may fail to be written.
+ * A slot that is used again before its turn is overwritten by that, and taken off.  If all of
+ * its bytes are to go, that is owed until the store has landed: one that fails puts the slot
+ * back, and so does a wipe that fails.
  */
 #ifndef OFFLOAD_SSD_WIPE_H
 #define OFFLOAD_SSD_WIPE_H
@@ -24,11 +24,14 @@ NODISCARD int ssd_wipe_open(struct ssd_wipe *w, uint32_t capacity, struct err *e
 void ssd_wipe_close(struct ssd_wipe *w);
 
 void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, bool whole);  // or the header only
-/* The slot is to be written: false while it is being wiped, and until it has been where all
- * of it is to go. */
+/* The slot is to be written: false while it is being wiped. */
 bool ssd_wipe_cancel(struct ssd_wipe *w, uint32_t slot);
-/* The next to be wiped from now until ssd_wipe_done(). */
+void ssd_wipe_overwritten(struct ssd_wipe *w,
+                          uint32_t slot);  // and has been, all of it
+/* The next to be wiped from now until ssd_wipe_done(), or ssd_wipe_again() where that has
+ * failed. */
 bool ssd_wipe_next(struct ssd_wipe *w, uint32_t *slot, bool *whole);
 void ssd_wipe_done(struct ssd_wipe *w, uint32_t slot);
+void ssd_wipe_again(struct ssd_wipe *w, uint32_t slot);
 
 #endif

@@ -35,13 +35,15 @@ int tier_register(struct tier *t, void *base, size_t bytes)
 static void look_at_clock(struct tier *t, uint64_t now)
 {
     if (!t->health.writable && now >= t->health.retry_at) t->health.writable = true;
+    if (t->wipe_at != TIER_WIPE_FAILED && now >= t->wipe_at) t->wipe_at = 0;
 }
 
 /* Stores that were in flight together fail together and count once: the first ends the
  * writable state, the others find it ended. */
-static void store_failed(struct tier *t, uint64_t now)
+static void store_failed(struct tier *t, int why, uint64_t now)
 {
     struct tier_health *h = &t->health;
+    h->full |= tier_lacks_room(why);
     if (!h->writable) return;
     h->pause = h->pause ? 2 * h->pause : TIER_PAUSE_MIN_NS;
     if (h->pause > TIER_PAUSE_MAX_NS) h->pause = TIER_PAUSE_MAX_NS;
@@ -121,7 +123,8 @@ static void settle_store(struct tier *t, const struct tier_io *io, uint64_t now)
     // The slot itself may be what is broken, so all others come before it.
     slots_release_last(t->slots, io->slot);
     forget(t, io->slot, false);
-    if (io->res != -ENODEV) store_failed(t, now);  // that is the source's fault
+    if (io->res != -ENODEV)
+        store_failed(t, io->res, now);  // that is the source's fault
 }
 
 static void settle_load(struct tier *t, const struct tier_io *io)
@@ -160,6 +163,7 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
             settle_load(t, io);
         }
     }
+    if (t->wipe_at == TIER_WIPE_FAILED) t->wipe_at = now + TIER_WIPE_REST_NS;
     return n;
 }
 
@@ -171,11 +175,12 @@ static int leave(struct tier *t, const struct block_id *id, bool erase)
     if (i == SLOT_NONE) return -ENOENT;
     const struct slot *slot = slots_at(t->slots, i);
     if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
-    if (erase)
+    if (erase && !t->health.full)
         slots_release_last(t->slots, i);
     else
         slots_release(t->slots, i);
     forget(t, i, erase);
+    if (t->health.full) t->health.retry_at = 0;  // this slot has its room
     return 0;
 }
 

@@ -16,7 +16,8 @@
  * has been dropped by the tier when it is reaped, so it is never tried twice; one whose load
  * failed because the device that it was for has failed (-ENODEV) stays.
  * A tier whose medium fails to write (-ENOSPC of the file system, -EIO) stops taking
- * stores for a while that doubles each time, and says so in its health.
+ * stores for a while that doubles each time, and says so in its health; where that was for
+ * want of room, only until a block leaves it.
  */
 #ifndef OFFLOAD_TIER_H
 #define OFFLOAD_TIER_H
@@ -68,11 +69,23 @@ struct tier_medium {
 #define TIER_PAUSE_MIN_NS 1000000000u            // after a store that failed; doubled
 #define TIER_PAUSE_MAX_NS (60ull * 1000000000u)  // each time, up to here
 
+#define TIER_WIPE_REST_NS 1000000000u  // after a wipe that failed
+#define TIER_WIPE_FAILED                                                               \
+    UINT64_MAX  // the medium says so; tier_reap() makes a time of it
+
+/* Is it that the device, a quota or the limit of a file's size leaves no room? */
+static inline bool tier_lacks_room(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT || rc == -EFBIG;
+}
+
 struct tier_health {
     bool writable;      // stores are taken
     int last_error;     // -errno of the latest failed transfer, 0: none yet
     uint64_t retry_at;  // not writable: when stores are taken again, in ns
     uint64_t pause;     // the latest one's length in ns; 0 since a store succeeded
+    bool full;  // a store has found no room on the device: slots that had a block,
+                // and so have room, come before others
 };
 
 /* Read the fields freely; only tier.c and the medium write them. */
@@ -83,7 +96,9 @@ struct tier {
     uint32_t in_flight, loading;  // transfers; of these, loads
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
-    uint32_t to_erase;  // of these, those that tier_erase() gave
+    uint32_t to_erase;  // that tier_erase() gave and that are not overwritten yet
+    int wipe_error;     // -errno of the latest that failed; 0 when all have been done
+    uint64_t wipe_at;   // no wipe is begun before, in ns; TIER_WIPE_FAILED: just now
     uint32_t pieces;    // in which a sliced load comes; 0: it comes whole
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
@@ -138,6 +153,11 @@ struct tier_ssd_found {  // for the log
 NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, struct err *err);
 
+/* Would it open?  The same errors, of what can be seen without writing, or locking what another
+ * process may have open just now; room on the device that is not there is noted. */
+NODISCARD int tier_ssd_check(struct tier_ssd_found *found,
+                             const struct tier_ssd_options *o, struct err *err);
+
 /* Buffers that the CPU cannot read go through `depth` ones that it can, taken from `copies`,
  * which must outlive the tier.  A store that fails to come from the device is not written; a
  * load that fails to reach it fails.  -ENOMEM, and the tier is as before. */
@@ -179,7 +199,9 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
 /* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  A restart does not
  * find it when nothing is left to_wipe, or its slot holds another block.  tier_erase also
  * overwrites its bytes: at once, or (an SSD) before to_erase is 0, at the latest when the
- * tier is closed.  Its slot is used again after that only, and after all others. */
+ * tier is closed.  What cannot be overwritten is tried again until then, and at the close
+ * cut out of the file, so that at least no restart finds it.  Its slot is used again after
+ * all others, but first where the device was full. */
 NODISCARD int tier_drop(struct tier *t, const struct block_id *id);
 NODISCARD int tier_erase(struct tier *t, const struct block_id *id);
 

@@ -48,7 +48,8 @@ struct tier_ssd {
     struct tier_io *ready, **ready_end;  // settled, not yet given back
     struct ssd_wipe wipe;
     unsigned wiping;
-    void *zeros;  // WIPE_BYTES
+    bool closing;  // what cannot be wiped now never will
+    void *zeros;   // WIPE_BYTES
 };
 
 static struct tier_ssd *ssd_of(struct tier *base)
@@ -125,7 +126,8 @@ static void push_wipes(struct tier_ssd *t)
 {
     uint32_t slot;
     bool whole;
-    while (t->wiping < WIPES && ssd_wipe_next(&t->wipe, &slot, &whole)) {
+    while (t->base.wipe_at == 0 && t->wiping < WIPES &&
+           ssd_wipe_next(&t->wipe, &slot, &whole)) {
         struct ssd_run *r = take_run(t, slot);
         r->op.write = true;
         while (r->n_segments < ARRAY_LEN(r->segment))
@@ -142,6 +144,10 @@ static void push_wipes(struct tier_ssd *t)
 static void settle(struct tier_ssd *t, struct tier_io *io, int res)
 {
     io->res = res;
+    if (io->dir == TIER_STORE && res == 0) {
+        ssd_wipe_overwritten(&t->wipe, io->slot);
+        count_wipes(t);
+    }
     t->free_pages[t->n_free_pages++] = (uint32_t)io->ticket;
     io->next = NULL;
     *t->ready_end = io;
@@ -204,13 +210,30 @@ static void moved(struct tier_ssd *t, struct tier_io *io, int res)
         settle(t, io, res);
 }
 
+/* One that failed is done again later; at the close its room in the file is given up, and
+ * with it what no restart is to find.  For a header alone that the device has no room for,
+ * nothing is there: no store has got so far.  (A file system that copies what it overwrites
+ * may have no room for others; then a restart finds a block that was pushed out.) */
+static void end_wipe(struct tier_ssd *t, struct ssd_run *r)
+{
+    int res = r->total == DISK_PAGE && tier_lacks_room(r->res) ? 0 : r->res;
+    if (res < 0 && t->closing) res = ssd_file_punch(&t->file, r->slot);
+    if (res == 0 || t->closing) {
+        ssd_wipe_done(&t->wipe, r->slot);
+    } else {
+        ssd_wipe_again(&t->wipe, r->slot);
+        t->base.wipe_at = TIER_WIPE_FAILED;
+    }
+    t->wiping--;
+    if (res < 0 || (t->wipe.n == 0 && t->wiping == 0)) t->base.wipe_error = res;
+    give_run(t, r);
+    push_wipes(t);
+}
+
 static void end_run(struct tier_ssd *t, struct ssd_run *r)
 {
     if (r->n_ios == 0) {
-        ssd_wipe_done(&t->wipe, r->slot);  // if it failed, that is all that can be done
-        t->wiping--;
-        give_run(t, r);
-        push_wipes(t);
+        end_wipe(t, r);
         return;
     }
     struct tier_io *ios[SSD_RUN_BLOCKS];
@@ -300,6 +323,8 @@ static int ssd_tier_register(struct tier *base, void *p, size_t bytes)
 
 static void finish_wipes(struct tier_ssd *t)
 {
+    t->closing = true;
+    t->base.wipe_at = 0;
     push_wipes(t);
     while (t->wiping > 0) {
         ssd_kick(t->queue);

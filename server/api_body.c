@@ -171,6 +171,16 @@ static int read_fields(const struct api *a, enum api_kind kind, struct api_body 
     return check_together(a, kind, b, e);
 }
 
+/* Values and keys that a body may have, so that one of nothing else takes no more memory
+ * than one of text: more than any has whose prompts fit.  Those are at most capacity ids for
+ * each choice, or capacity messages, of which each takes five, or parts of messages, likewise;
+ * twice that, and all other fields. */
+static size_t most_values(const struct api *a)
+{
+    size_t each = a->o.max_choices > 10 ? a->o.max_choices : 10;
+    return each * a->capacity + 65536;
+}
+
 int api_body_read(const struct api *a, enum api_kind kind, const char *text, size_t n,
                   struct api_body *out, struct api_error *e)
 {
@@ -184,7 +194,14 @@ int api_body_read(const struct api *a, enum api_kind kind, const char *text, siz
         .sampling = {.temperature = 1, .top_p = 1},
     };
     struct err err;
-    int rc = json_open(&out->doc, text, n, API_MAX_DEPTH, &err);
+    size_t most = most_values(a);
+    int rc = json_open_bounded(&out->doc, text, n, API_MAX_DEPTH, most, &err);
+    if (rc == -E2BIG)
+        return api_fail(
+            e, 400, "context_length_exceeded", NULL,
+            "the body has more than %zu JSON values and keys, more than any "
+            "takes whose prompt has at most %u tokens, which fit here",
+            most, a->capacity);
     if (rc == -EINVAL) {
         return api_fail(e, 400, "invalid_json", NULL, "the body: %s", err.msg);
     }

@@ -167,29 +167,13 @@ int api_chat_context(struct json_value messages, bool add_generation_prompt,
     return api_fail(e, 500, NULL, NULL, "no memory for the messages");
 }
 
-/* At least so many bytes with tokens of their own does a string have; of what is escaped
- * none. */
-static size_t least_bytes(const struct tokenizer *t, struct json_value v)
-{
-    size_t n, found = 0;
-    const char *raw = json_is(v, JSON_STRING) ? json_raw(v, &n) : NULL;
-    if (!raw) return 0;
-    for (size_t i = 1; i + 1 < n; i++) {  // between the quotes
-        if (raw[i] == '\\')
-            i += raw[i + 1] == 'u' ? 5 : 1;
-        else
-            found += tokenizer_has_byte(t, (unsigned char)raw[i]);
-    }
-    return found;
-}
-
 static size_t least_content(const struct tokenizer *t, struct json_value message)
 {
     struct json_value content = json_get(message, "content");
-    size_t n = least_bytes(t, content);
+    size_t n = api_least_bytes(t, content);
     if (!json_is(content, JSON_ARRAY)) return n;
     for (struct json_iter i = json_iter(content); json_next(&i);)
-        n += least_bytes(t, json_get(i.value, "text"));
+        n += api_least_bytes(t, json_get(i.value, "text"));
     return n;
 }
 
@@ -199,13 +183,12 @@ static size_t least_content(const struct tokenizer *t, struct json_value message
 static int check_fits(const struct api *a, struct json_value messages,
                       struct api_error *e)
 {
-    size_t n = 0, most, longest = tokenizer_most_bytes(a->o.tokenizer);
-    if (__builtin_mul_overflow(a->capacity, longest, &most)) most = SIZE_MAX;
+    size_t n = 0;
     if (!json_is(messages, JSON_ARRAY)) return 0;
     for (struct json_iter i = json_iter(messages); json_next(&i);)
         n += least_content(a->o.tokenizer, i.value);
     uint32_t count = json_count(messages);
-    if (count < a->capacity && n <= most) return 0;
+    if (count < a->capacity && n <= api_most_bytes(a)) return 0;
     return api_fail(e, 400, "context_length_exceeded", "messages",
                     "at most %u tokens fit, one of them for the answer (this model's "
                     "maximum context length is %u tokens), but the messages (%u, "

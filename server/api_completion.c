@@ -34,15 +34,40 @@ size_t api_most_ids(const struct api *a)
     return 2 * (size_t)a->capacity;
 }
 
+size_t api_least_bytes(const struct tokenizer *t, struct json_value v)
+{
+    static const char letters[] = "bfnrt", meant[] = "\b\f\n\r\t";
+    size_t n, found = 0;
+    const char *raw = json_is(v, JSON_STRING) ? json_raw(v, &n) : NULL;
+    if (!raw) return 0;
+    for (size_t i = 1; i + 1 < n; i++) {  // between the quotes
+        char c = raw[i];
+        if (c == '\\' && raw[++i] == 'u') {
+            i += 4;
+            continue;
+        }
+        const char *letter = c == '\\' ? strchr(letters, raw[i]) : NULL;
+        c = letter ? meant[letter - letters] : raw[i];
+        found += tokenizer_has_byte(t, (unsigned char)c);
+    }
+    return found;
+}
+
+size_t api_most_bytes(const struct api *a)
+{
+    size_t n, longest = tokenizer_most_bytes(a->o.tokenizer);
+    return __builtin_mul_overflow(a->capacity, longest, &n) ? SIZE_MAX : n;
+}
+
 int api_too_long(const struct api *a, struct api_error *e, const char *param,
                  const char *more_than, size_t n)
 {
-    return api_fail(
-        e, 400, "context_length_exceeded", param,
-        "at most %u tokens fit, one of them for the answer (this model's "
-        "maximum context length is %u tokens), but %s%s come to %s%zu tokens",
-        a->capacity, a->o.config->context, strcmp(param, "messages") == 0 ? "the " : "",
-        param, more_than, n);
+    bool messages = strcmp(param, "messages") == 0, one_of = strchr(param, '[') != NULL;
+    return api_fail(e, 400, "context_length_exceeded", param,
+                    "at most %u tokens fit, one of them for the answer (this model's "
+                    "maximum context length is %u tokens), but %s%s %s %s%zu tokens",
+                    a->capacity, a->o.config->context, one_of ? "" : "the ", param,
+                    messages ? "have" : "has", more_than, n);
 }
 
 int api_prompt_failed(const struct api *a, struct api_error *e, const char *param,
@@ -92,6 +117,8 @@ static int read_text(const struct api *a, const struct api_body *b, struct json_
 {
     char *text;
     size_t n;
+    if (api_least_bytes(a->o.tokenizer, v) > api_most_bytes(a))
+        return api_too_long(a, e, param, "more than ", a->capacity);
     int rc = api_read_text(v, param, &text, &n, e);
     if (rc < 0) return rc;
 

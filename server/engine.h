@@ -111,8 +111,9 @@ struct engine_command {
     uint64_t hold_tokens;  // HOLD: that may be held at one time, by all together
     /* the engine's own */
     int state, rc;
-    bool moving;  // blocks of it were on their way when last looked at
-    bool gone;    // FORGET: it is, with rc; its bytes are being overwritten
+    bool moving;     // blocks of it were on their way when last looked at
+    bool gone;       // FORGET: it is, with rc; its bytes are being overwritten
+    int wipe_error;  // then: the tier's
 };
 /* Ask the engine's thread, and wait for its answer: at most until its step is over, and no
  * longer than ENGINE_COMMAND_MS.  A list is taken page by page, so that conversations may

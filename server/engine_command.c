@@ -80,6 +80,7 @@ static int forget(const struct engine *e, uint64_t tenant, struct engine_command
         c->rc = rc;
         c->gone = true;
     }
+    c->wipe_error = e->o.ssd ? e->o.ssd->wipe_error : 0;
     return kvstore_erasing(e->o.store) ? -EINPROGRESS : c->rc;
 }
 
@@ -167,6 +168,7 @@ static int post(struct command_queue *q, struct engine_command *c)
     if (rc < 0) return rc;
     c->state = WAITING;
     c->moving = c->gone = false;
+    c->wipe_error = 0;
     q->waiting[q->n++] = c;
     return 0;
 }
@@ -212,7 +214,8 @@ static int explain(const struct engine_command *c, int rc, struct err *err)
             err, rc,
             "conversation `%.64s` cannot be held: all that is held at one time may "
             "have %llu tokens at most, and what you hold no more than your quota of "
-            "RAM; end another hold first",
+            "RAM and, beside other tenants, half of what they leave; end another hold "
+            "first",
             c->name, (unsigned long long)c->hold_tokens);
     case -EAGAIN:
         return err_set(err, rc,
@@ -223,9 +226,11 @@ static int explain(const struct engine_command *c, int rc, struct err *err)
         if (c->gone)
             return err_set(
                 err, rc,
-                "conversation `%.64s` is gone, but the SSD has not overwritten it "
-                "within %d ms; ask again until it is not found",
-                c->name, ENGINE_COMMAND_MS);
+                "conversation `%.64s` is gone, but the SSD has not overwritten all "
+                "that was deleted within %d ms%s%s; it is tried again, and until then "
+                "a restart may find it; ask again until it is not found",
+                c->name, ENGINE_COMMAND_MS, c->wipe_error ? ": " : "",
+                c->wipe_error ? strerror(-c->wipe_error) : "");
         if (c->moving)
             return err_set(
                 err, rc,

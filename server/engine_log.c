@@ -3,6 +3,7 @@
 #include "server/engine_state.h"
 #include "server/log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Each pause is told once; they double up to a minute, so that a tier that stays broken is
@@ -21,10 +22,25 @@ static void tell(const struct tier *t, uint64_t *told)
     *told = t->health.pause;
 }
 
+static void tell_of_wipes(const struct tier *t, int *told)
+{
+    if (!t || t->wipe_error == *told) return;
+    if (t->wipe_error)
+        log_line(LOG_WARN,
+                 "the %s tier cannot overwrite blocks that were deleted or pushed out: "
+                 "%s; it is tried again each second, and until then a restart may find "
+                 "them",
+                 t->medium->name, strerror(-t->wipe_error));
+    else
+        log_line(LOG_INFO, "the %s tier has overwritten them all", t->medium->name);
+    *told = t->wipe_error;
+}
+
 void engine_tell_tiers(struct engine *e)
 {
     tell(e->o.ram, &e->told_pause[0]);
     tell(e->o.ssd, &e->told_pause[1]);
+    tell_of_wipes(e->o.ssd, &e->told_wipe);
 }
 
 void engine_tell_end(const struct engine *e, const struct kvstore_counters *before,
@@ -36,9 +52,11 @@ void engine_tell_end(const struct engine *e, const struct kvstore_counters *befo
     uint64_t block = engine_block_bytes(e);
     uint64_t bytes = c.demoted_bytes[KV_SSD] - before->demoted_bytes[KV_SSD];
     uint32_t left = kvstore_unsaved(e->o.store);
+    char rest[64] = "";
+    if (left)
+        snprintf(rest, sizeof rest, "; %u more could not be copied in time", left);
     log_line(left ? LOG_WARN : LOG_INFO,
-             "at the end %llu blocks (%.1f MiB) were copied to the SSD in %.1f s; %u "
-             "were left for want of time",
+             "before the end %llu blocks (%.1f MiB) were copied to the SSD in %.1f s%s",
              (unsigned long long)(bytes / block), (double)bytes / (1 << 20),
-             (double)ns / 1e9, left);
+             (double)ns / 1e9, rest);
 }

@@ -18,8 +18,9 @@
  *          buffer about 64 KiB.  All bodies together take at most sixteen times max_body
  *          (503).  Beside them each of the `workers` may take, for the request it is at,
  *          fifteen bytes for each of its body, and to render a chat 64 MiB and sixteen more
- *          for each; a chat that cannot fit the context is refused before.  Heads and bodies
- *          have deadlines (408), and so have clients that do not read.  More connections
+ *          for each; a text that cannot fit the context is refused before, and so is a body
+ *          of more JSON values than a prompt that fits can have.  Heads and bodies have
+ *          deadlines (408), and so have clients that do not read.  More connections
  *          than max_connections push out the one that has been idle, or sending its head or
  *          its body, for the longest.
  * Leaving  a client that closes its connection, or only its sending half, is gone: its
@@ -44,6 +45,8 @@ struct http_options {
 
 struct http;
 
+/* -EPERM as below, where the host is an address and no name: nothing is asked of anybody. */
+NODISCARD int http_check(const struct options *o, bool keys, struct err *err);
 /* Listen, and answer /health with 503 until http_serve().  -EPERM: listening beyond
  * loopback without keys, and options do not allow it; else what the system says. */
 NODISCARD int http_open(struct http **out, const struct http_options *o,

@@ -32,7 +32,7 @@
 #define HTTP_CHUNK        (64u << 10)  // of a stream, read at one time
 #define HTTP_MAX_FIELDS   100          // header fields of one request
 #define HTTP_CONVERSATION "X-Conversation-Id"
-#define HTTP_ASKERS       2     // threads
+#define HTTP_ASKERS       8  // threads; each may wait for seconds, and all do nothing else
 #define HTTP_QUESTIONS    64    // that wait for one of them
 #define HTTP_LINGER_MS    5000  // for a client to read why its body is not wanted
 

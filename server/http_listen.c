@@ -55,6 +55,27 @@ static void describe(int fd, const char *host, char *address, size_t cap)
              brackets ? "]" : "", port);
 }
 
+static int check_exposure(const struct options *o, bool keys, const struct sockaddr *a,
+                          struct err *err)
+{
+    if (keys || o->allow_open || is_loopback(a)) return 0;
+    return err_set(err, -EPERM,
+                   "host %s is beyond loopback and no keys are set, so anybody who "
+                   "reaches it could use the server; set keys, or --allow-open "
+                   "if that is meant",
+                   o->host);
+}
+
+int http_check(const struct options *o, bool keys, struct err *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(o->host, NULL, &hints, &found)) return 0;  // a name, or none at all
+    int rc = check_exposure(o, keys, found->ai_addr, err);
+    freeaddrinfo(found);
+    return rc;
+}
+
 int http_listen(const struct options *o, bool keys, int *fd, char *address, size_t cap,
                 struct err *err)
 {
@@ -70,16 +91,8 @@ int http_listen(const struct options *o, bool keys, int *fd, char *address, size
     int last = -EADDRNOTAVAIL;
     bool open = false;
     for (const struct addrinfo *a = found; a; a = a->ai_next) {
-        open = !keys && !o->allow_open && !is_loopback(a->ai_addr);
-        if (open) {
-            last = err_set(
-                err, -EPERM,
-                "host %s is beyond loopback and no keys are set, so anybody who "
-                "reaches it could use the server; set keys, or --allow-open "
-                "if that is meant",
-                o->host);
-            break;
-        }
+        open = (last = check_exposure(o, keys, a->ai_addr, err)) < 0;
+        if (open) break;
         last = *fd = listen_at(a);
         if (last >= 0) break;
     }

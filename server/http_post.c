@@ -8,6 +8,8 @@
  */
 #include "server/http_internal.h"
 
+#include "server/metrics.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +94,7 @@ static void prepare(struct job *j)
     struct api *api = atomic_load(&exchange_http(x)->api);
     struct api_call *call = NULL;
     if (is_gone(x)) {  // while it waited for a worker
+        metrics_outcome(exchange_http(x)->metrics, OUTCOME_CANCELLED);
         post_release_body(x);
         exchange_prepared(x, -ECANCELED);
         return;
@@ -144,7 +147,10 @@ enum MHD_Result exchange_work(struct exchange *x, struct workers *w,
     if (workers_submit(w, &x->job) == 0) return post_continue(x);
 
     post_release_body(x);
-    api_fail(&x->error, 503, NULL, NULL, "Too many requests wait for a free thread.");
+    api_fail(
+        &x->error, 503, "overloaded", NULL,
+        "The server is busy: as many requests as may wait for a thread are waiting "
+        "already; try again in a second.");
     x->error.retry_after = 1;
     return answer_error(x);
 }

@@ -149,7 +149,8 @@ static int serve(struct server *s, struct err *err)
                                   .keys = s->keys,
                                   .tick = http_tick};
     if (s->options.check_config) {
-        rc = stack_check(&s->stack, &stack, err);
+        rc = http_check(&s->options, s->keys, err);
+        if (rc == 0) rc = stack_check(&s->stack, &stack, err);
         if (rc == 0) log_line(LOG_INFO, "the configuration is good");
         return rc;
     }

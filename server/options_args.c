@@ -55,6 +55,13 @@ int option_next_arg(const struct option_list *l, struct option_args *in,
             return err_set(err, -EINVAL, "%s takes no value", a->where);
     } else if (implied) {
         a->value = implied;
+        const char *next = in->at < in->n ? in->argv[in->at] : "";
+        if (option_is_bool(next))
+            return err_set(
+                err, -EINVAL,
+                "%s takes a value only behind `=`, but `%s` follows it; write "
+                "--%s=%s, or ./%s where a model of that name is meant",
+                a->where, next, a->key + (*implied == 'f' ? 3 : 0), next, next);
     } else if (in->at < in->n) {
         a->value = in->argv[in->at++];
     } else {

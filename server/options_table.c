@@ -159,7 +159,9 @@ static const struct option table[] = {
     {"log_level", OPTION_CHOICE, FIELD(log_level), "info", 0, 0, "error|warn|info|debug",
      "other", "The least important lines that are still logged."},
     {"check_config", OPTION_BOOL, FIELD(check_config), "false", 0, 0, NULL, "other",
-     "Read options, keys and the model's configuration, say what would run, and stop."},
+     "Read options, keys and the model's configuration, look at the SSD's folder, say what "
+     "would run, and stop. Nothing is written, and the network is not asked: whether the "
+     "address is free turns out at the start."},
 };
 /* clang-format on */
 

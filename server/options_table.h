@@ -58,6 +58,7 @@ const char *option_placeholder(const struct option *o);  // "N", "SIZE", "TEXT" 
  * options, or that of another command.  `where` opens the message: "FILE line 3, key port". */
 NODISCARD int option_set(const struct option *o, void *to, const char *value,
                          const char *where, struct err *err);
+bool option_is_bool(const char *text);  // a value of an option that is true or false
 /* All of them to their defaults; `to` holds zeros. */
 void option_set_defaults(const struct option_list *l, void *to);
 /* -EINVAL with "WHERE is unknown" and the nearest key as it would be written there. */

@@ -27,30 +27,55 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Levenshtein's distance; '-' equals '_'.  Both are shorter than KEY_MAX. */
+static char plain(char c)
+{
+    return c == '-' ? '_' : c;
+}
+
+/* Letters to change, to add, to leave out and neighbours to swap ("optimal string
+ * alignment").  Both are shorter than KEY_MAX. */
 static size_t distance(const char *a, const char *b)
 {
-    size_t row[KEY_MAX];
-    size_t nb = strlen(b);
-    for (size_t j = 0; j <= nb; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t diagonal = row[0];
+    size_t rows[3][KEY_MAX];
+    size_t na = strlen(a), nb = strlen(b);
+    for (size_t j = 0; j <= nb; j++) rows[0][j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t *row = rows[i % 3];
+        const size_t *before = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
+        char c = plain(a[i - 1]);
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            char ca = a[i - 1] == '-' ? '_' : a[i - 1];
-            size_t change = diagonal + (ca != b[j - 1]);
-            diagonal = row[j];
-            row[j] = least(change, least(row[j], row[j - 1]) + 1);
+            row[j] = least(before[j - 1] + (c != b[j - 1]),
+                           least(before[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && c == b[j - 2] && plain(a[i - 2]) == b[j - 1])
+                row[j] = least(row[j], second[j - 2] + 1);
         }
     }
-    return row[nb];
+    return rows[na % 3][nb];
+}
+
+/* The only one that begins so; NULL: none, or several. */
+static const struct option *begins_with(const struct option_list *l, const char *key)
+{
+    const struct option *found = NULL;
+    size_t n = strlen(key);
+    for (uint32_t i = 0; i < l->n; i++) {
+        const char *other = l->option[i].key;
+        size_t same = 0;
+        while (same < n && plain(key[same]) == other[same]) same++;
+        if (same < n) continue;
+        if (found) return NULL;
+        found = &l->option[i];
+    }
+    return found;
 }
 
 const struct option *option_nearest(const struct option_list *l, const char *key)
 {
-    const struct option *best = NULL;
-    size_t n = strlen(key), best_distance = 1 + (n > 9 ? n / 3 : 2);
-    if (n >= KEY_MAX) return NULL;
+    size_t n = strlen(key), best_distance = n / 3 + 1;  // of three letters one is wrong
+    if (n < 3 || n >= KEY_MAX) return NULL;
+    const struct option *best = begins_with(l, key);
+    if (best) return best;
     for (uint32_t i = 0; i < l->n; i++) {
         size_t d = distance(key, l->option[i].key);
         if (d < best_distance) {
@@ -188,16 +213,22 @@ static bool set_choice(const struct option *o, void *field, const char *value)
     }
 }
 
-static bool set_bool(void *field, const char *value)
+static bool parse_bool(const char *value, bool *out)
 {
     static const char *const words[] = {"false", "true", "no", "yes",
                                         "off",   "on",   "0",  "1"};
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         if (strcmp(value, words[i])) continue;
-        *(bool *)field = i & 1;
+        *out = i & 1;
         return true;
     }
     return false;
+}
+
+bool option_is_bool(const char *text)
+{
+    bool unused;
+    return parse_bool(text, &unused);
 }
 
 int option_set(const struct option *o, void *to, const char *value, const char *where,
@@ -211,7 +242,7 @@ int option_set(const struct option *o, void *to, const char *value, const char *
     case OPTION_COUNT: ok = set_number(o, field, value, count_suffixes); break;
     case OPTION_SIZE: ok = set_number(o, field, value, size_suffixes); break;
     case OPTION_DURATION: ok = set_number(o, field, value, duration_suffixes); break;
-    case OPTION_BOOL: ok = set_bool(field, value); break;
+    case OPTION_BOOL: ok = parse_bool(value, field); break;
     case OPTION_DTYPE: ok = dtype_parse(value, field); break;
     case OPTION_WEIGHTS: ok = weight_format_parse(value, field); break;
     }

@@ -159,8 +159,13 @@ static void log_budget(const struct stack *s, const struct kv_shape *shape)
 static int settle_tiers(struct stack *s, const struct options *set, struct err *err)
 {
     struct tiers_options t = stack_tiers_options(s, set);
+    struct tier_ssd_found found;
     int rc = policy_check(&t.policy, err);
+    if (rc == 0) rc = tiers_check(&t, s->budget.block_bytes, &found, err);
     if (rc < 0) return rc;
+    if (set->check_config && found.note[0])
+        log_line(LOG_WARN, "%s: %s",
+                 found.inside ? "there would be no SSD tier" : "SSD tier", found.note);
     uint64_t bytes = tiers_bytes(&t, s->budget.blocks, s->budget.block_bytes);
     (s->device ? &s->host : &s->budget)->tiers = bytes;
     return s->device ? budget_fits(&s->host, err) : budget_plan(&s->budget, err);

@@ -49,10 +49,30 @@ static void salt_of(const char *groups, const char *name, char *out, size_t cap)
     snprintf(out, cap, "tenant %s", name);
 }
 
+/* A misspelt name would share nothing, and nobody would notice. */
+static void warn_of_strangers(const struct stack_options *o)
+{
+    for (const char *p = o->options->share; *p;) {
+        p += strspn(p, " ,;");
+        size_t n = strcspn(p, ",;"), text = n;
+        while (text > 0 && p[text - 1] == ' ') text--;
+        bool known = text == 0;
+        for (uint32_t i = 0; o->keys && !known && i < keys_tenants(o->keys); i++) {
+            const char *name = tenant_name(o, i);
+            known = strlen(name) == text && memcmp(name, p, text) == 0;
+        }
+        if (!known)
+            log_line(LOG_WARN, "share names the tenant %.*s, who has no key", (int)text,
+                     p);
+        p += n;
+    }
+}
+
 int stack_take_tenants(struct stack *s, const struct stack_options *o, struct err *err)
 {
     s->n_tenants = o->keys ? keys_tenants(o->keys) : 1;
     s->tenants = calloc(s->n_tenants, sizeof *s->tenants);
+    warn_of_strangers(o);
     return s->tenants ? 0
                       : err_set(err, -ENOMEM, "no memory for %u tenants", s->n_tenants);
 }
@@ -148,6 +168,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
         .fingerprint = s->fingerprint,
         .max_wakes = 2 * o->max_running,
         .max_conversations = o->max_conversations,
+        .several_tenants = s->n_tenants > 1,
     };
 }
 

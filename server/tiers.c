@@ -50,6 +50,7 @@ static struct kvstore_options store_options(const struct tiers *t,
         .block_tokens = KV_BLOCK_TOKENS,
         .max_wakes = o->max_wakes,
         .max_conversations = o->max_conversations,
+        .several_tenants = o->several_tenants,
         .staging = t->staging,
     };
 }
@@ -128,12 +129,9 @@ static int open_ram(struct tiers *t, const struct tiers_options *o, size_t block
     return rc ? rc : tier_ram_open(&t->ram, &p->options, err);
 }
 
-/* What is kept on the SSD may be lost at any time: where it cannot be had, the server
- * serves without.  What the operator has to mend is an error. */
-static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
-                    struct err *err)
+static struct tier_ssd_options ssd_options(const struct tiers_options *o, size_t block)
 {
-    const struct tier_ssd_options s = {
+    return (struct tier_ssd_options){
         .dir = o->ssd_dir,
         .block_bytes = block,
         .bytes = o->ssd_bytes,
@@ -142,6 +140,14 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
         .no_uring = o->ssd_threads,
         .register_from = TIER_SSD_REGISTER_FROM,
     };
+}
+
+/* What is kept on the SSD may be lost at any time: where it cannot be had, the server
+ * serves without.  What the operator has to mend is an error. */
+static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
+                    struct err *err)
+{
+    const struct tier_ssd_options s = ssd_options(o, block);
     struct err why = {""};
     int rc = tier_ssd_open(&t->ssd, &t->found, &s, &why);
     if (rc == 0) return o->device ? tier_bounce(t->ssd, t->copies, depth(o), err) : 0;
@@ -151,9 +157,12 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
     return 0;
 }
 
-static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)
+int tiers_check(const struct tiers_options *o, size_t block,
+                struct tier_ssd_found *found, struct err *err)
 {
-    size_t block = kv_block_bytes(&o->kv->mem.shape);
+    const struct tier_ssd_options s = ssd_options(o, block);
+    struct tier_ram_options ram;
+    *found = (struct tier_ssd_found){0};
     if (o->ram_bytes == 0 && !has_ssd(o)) return 0;
     if (block % TIER_ALIGN)
         return err_set(
@@ -161,6 +170,20 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
             "KV blocks of %zu bytes cannot be kept below the KV pool: they "
             "must be a multiple of %d bytes; set ram to 0 and ssd to nothing",
             block, TIER_ALIGN);
+    int rc = o->ram_bytes ? ram_options(&ram, &(struct tiers){0}, o, block, err) : 0;
+    if (rc < 0 || !has_ssd(o)) return rc;
+    struct err why = {""};
+    rc = tier_ssd_check(found, &s, &why);
+    if (rc == 0) return 0;
+    if (!found->inside) return err_set(err, rc, "%s", why.msg);
+    snprintf(found->note, sizeof found->note, "%s", why.msg);
+    return 0;
+}
+
+static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)
+{
+    size_t block = kv_block_bytes(&o->kv->mem.shape);
+    if (o->ram_bytes == 0 && !has_ssd(o)) return 0;
     int rc = t->copies ? 0 : backend_copyq_open(o->kv->backend, &t->copies, err);
     if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
     if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);

@@ -25,6 +25,7 @@ struct tiers_options {
     bool ssd_threads;     // no io_uring
     struct crypto_hash fingerprint;
     uint32_t max_wakes, max_conversations;
+    bool several_tenants;
 };
 
 /* The RAM tier while a thread of its own opens it. */
@@ -48,6 +49,11 @@ struct tiers {
     struct kvstore *store;
 };
 
+/* Could they be had?  Nothing is changed.  What would be noted, or where found->inside holds
+ * leave the server without an SSD tier, is in found->note. */
+NODISCARD int tiers_check(const struct tiers_options *o, size_t block_bytes,
+                          struct tier_ssd_found *found, struct err *err);
+
 /* Begin, beside what else a start does, what takes long on a device: pinning the RAM tier's
  * memory.  Before the KV pool is there; `out` is zero-initialised.  tiers_open() waits for it,
  * and so does tiers_close(). */
@@ -55,8 +61,7 @@ NODISCARD int tiers_begin(struct tiers *out, struct backend *b,
                           const struct tiers_options *o, uint64_t block_bytes,
                           struct err *err);
 
-/* A KV block must be a multiple of TIER_ALIGN where there is any tier.  `out` is
- * zero-initialised or begun; tiers_close() also after an error. */
+/* tiers_check() has found no error.  `out` is zero-initialised or begun; tiers_close() also after an error. */
 NODISCARD int tiers_open(struct tiers *out, const struct tiers_options *o,
                          struct err *err);
 void tiers_close(struct tiers *t);

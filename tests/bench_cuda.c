@@ -19,6 +19,7 @@ int main(void)
 
 #include "kernels/copyq.h"
 #include "kernels/kernels.h"
+#include "tests/bench_batch.h"
 #include "tests/cuda_on_cpu/standin.h"
 #include "tests/machine.h"
 
@@ -62,7 +63,7 @@ struct bench {
     struct sizes n;
     struct backend *b;
     struct batch batch;
-    uint32_t *pos, *row_start, *block_start, *blocks;
+    struct batch_arrays arrays;
     double memory, flops, up, down;  // the limits, in a second
 };
 
@@ -164,28 +165,6 @@ static void measure_limits(struct bench *x)
 
 /* ---- operations ---- */
 
-/* seqs sequences of `rows` rows whose last position is context - 1. */
-static void set_batch(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t context)
-{
-    uint32_t blocks = kv_blocks_for(context);
-    for (uint32_t s = 0; s <= seqs; s++) {
-        x->row_start[s] = s * rows;
-        x->block_start[s] = s * blocks;
-    }
-    for (uint32_t r = 0; r < seqs * rows; r++) x->pos[r] = context - rows + r % rows;
-    // As a pool in use hands them out: neighbours in a table are none in memory.
-    uint32_t last = (seqs * blocks - 1) & ~1u;
-    for (uint32_t i = 0; i < seqs * blocks; i++) x->blocks[i] = i % 2 ? i : last - i;
-    x->batch = (struct batch){
-        .n_rows = seqs * rows,
-        .n_seqs = seqs,
-        .pos = x->pos,
-        .row_start = x->row_start,
-        .block_start = x->block_start,
-        .blocks = x->blocks,
-    };
-}
-
 static void begin(struct bench *x)
 {
     static const float inv_freq[64];
@@ -215,7 +194,7 @@ static void product(struct bench *x, const struct matrix *m, uint32_t rows, bool
     char what[96];
     double times[REPEATS];
     struct buffer in = new_buffer(x, rows, m->cols), out = new_buffer(x, rows, m->rows);
-    set_batch(x, 1, rows, rows);
+    x->batch = batch_fill(&x->arrays, 1, rows, rows);
     for (int t = -1; t < REPEATS; t++) {  // the first one loads kernels
         double began = machine_now();
         begin(x);
@@ -267,7 +246,7 @@ static void attention(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t co
     struct buffer qkv =
         new_buffer(x, seqs * rows, (a.q_heads + 2 * a.kv_heads) * a.head_dim);
     struct buffer out = new_buffer(x, seqs * rows, a.q_heads * a.head_dim);
-    set_batch(x, seqs, rows, context);
+    x->batch = batch_fill(&x->arrays, seqs, rows, context);
     for (int t = -1; t < REPEATS; t++) {
         double began = machine_now();
         begin(x);
@@ -352,21 +331,22 @@ static void open_backend(struct bench *x, bool exact)
     };
     struct err err;
     need(backend_open(&x->b, "cuda", &o, &err), &err);
-    x->pos = calloc(rows, sizeof *x->pos);
-    x->row_start = calloc(n->seqs + 1, sizeof *x->row_start);
-    x->block_start = calloc(n->seqs + 1, sizeof *x->block_start);
-    x->blocks = calloc(o.limits.max_blocks, sizeof *x->blocks);
-    if (!x->pos || !x->row_start || !x->block_start || !x->blocks)
+    struct batch_arrays *a = &x->arrays;
+    a->pos = calloc(rows, sizeof *a->pos);
+    a->row_start = calloc(n->seqs + 1, sizeof *a->row_start);
+    a->block_start = calloc(n->seqs + 1, sizeof *a->block_start);
+    a->blocks = calloc(o.limits.max_blocks, sizeof *a->blocks);
+    if (!a->pos || !a->row_start || !a->block_start || !a->blocks)
         need(-ENOMEM, &(struct err){"no memory for a batch"});
 }
 
 static void close_backend(struct bench *x)
 {
     backend_close(x->b);
-    free(x->pos);
-    free(x->row_start);
-    free(x->block_start);
-    free(x->blocks);
+    free(x->arrays.pos);
+    free(x->arrays.row_start);
+    free(x->arrays.block_start);
+    free(x->arrays.blocks);
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
  * cache holds.  Products with many rows and prefill attention are held against the peak
  * of multiply-adds.  Shapes are those of SmolLM2-135M.  Times are medians.
  */
+#include "tests/bench_batch.h"
 #include "tests/machine.h"
 
 #include "kernels/kernels.h"
@@ -39,28 +40,11 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* seqs sequences of `rows` rows whose last position is context - 1. */
 static void set_batch(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t context)
 {
-    uint32_t blocks = kv_blocks_for(context);
-    for (uint32_t s = 0; s <= seqs; s++) {
-        x->row_start[s] = s * rows;
-        x->block_start[s] = s * blocks;
-    }
-    for (uint32_t r = 0; r < seqs * rows; r++) x->pos[r] = context - rows + r % rows;
-    // As a pool in use hands them out: neighbours in a table are none in memory.
-    for (uint32_t i = 0; i < seqs * blocks; i++) {
-        x->blocks[i] = i % 2 ? i : seqs * blocks - 1 - i - seqs * blocks % 2;
-    }
-    x->batch = (struct batch){
-        .n_rows = seqs * rows,
-        .n_seqs = seqs,
-        .ids = x->ids,
-        .pos = x->pos,
-        .row_start = x->row_start,
-        .block_start = x->block_start,
-        .blocks = x->blocks,
-    };
+    const struct batch_arrays a = {x->pos, x->row_start, x->block_start, x->blocks};
+    x->batch = batch_fill(&a, seqs, rows, context);
+    x->batch.ids = x->ids;
 }
 
 static struct buffer new_buffer(struct bench *x, uint32_t rows, uint32_t cols)

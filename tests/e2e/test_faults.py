@@ -151,3 +151,25 @@ def test_a_disk_that_takes_nothing_is_told_of_a_few_times_and_used_again(tmp_pat
         most = COUNT * BLOCKS * 3 // 4
         assert wait_slots(folder, most) >= most
         assert ask_all(server, cold) > 0
+
+
+def test_what_cannot_be_overwritten_is_not_said_to_be_deleted(tmp_path, faults):
+    folder = tmp_path / "kv"
+
+    def delete(server):
+        status, _, body = server.request("DELETE", "/v1/conversations/one")
+        return status, body.decode()
+
+    with Server("tiny-rand", *flags(folder), env=faults.env) as server:
+        ask(server, PROMPTS[0], 1, {"X-Conversation-Id": "one"})
+        assert wait_slots(folder, BLOCKS) >= BLOCKS
+        faults.set("eiow", 0, 1 << 40)
+        for _ in range(2):
+            status, answer = delete(server)
+            assert status == 503 and "Input/output error" in answer
+        assert "cannot overwrite" in server.log()
+        faults.set("none")
+        assert delete(server)[0] == 404
+        assert "has overwritten them all" in server.log()
+    with Server("tiny-rand", *flags(folder), env=faults.env) as server:
+        assert " 0 blocks are there again" in server.log()

@@ -194,6 +194,24 @@ static void nesting_stops_at_the_limit(void **state)
     assert_int_equal(json_check("1", 1, 0, NULL), 0);
 }
 
+static void values_and_keys_stop_at_the_limit(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\":[1,\"b\",{}],\"c\":null}";  // eight of them
+    struct json *j = NULL;
+    struct err err = {0};
+    size_t n = sizeof text - 1;
+    assert_int_equal(json_open_bounded(&j, text, n, 8, 8, &err), 0);
+    assert_int_equal(json_count(json_root(j)), 2);
+    json_close(j);
+    for (size_t most = 0; most < 8; most++) {
+        assert_int_equal(json_open_bounded(&j, text, n, 8, most, &err), -E2BIG);
+        char right[64];
+        snprintf(right, sizeof right, "more than %zu JSON values and keys", most);
+        assert_string_equal(err.msg, right);
+    }
+}
+
 static void two_hundred_thousand_levels_cost_no_stack(void **state)
 {
     (void)state;
@@ -356,6 +374,7 @@ int main(void)
         cmocka_unit_test(a_key_may_stand_once_in_an_object_however_it_is_written),
         cmocka_unit_test(a_hundred_thousand_keys_are_told_apart),
         cmocka_unit_test(nesting_stops_at_the_limit),
+        cmocka_unit_test(values_and_keys_stop_at_the_limit),
         cmocka_unit_test(two_hundred_thousand_levels_cost_no_stack),
         cmocka_unit_test(members_are_found_and_counted),
         cmocka_unit_test(iteration_gives_elements_in_document_order),

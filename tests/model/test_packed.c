@@ -5,8 +5,10 @@
 #include "tests/files.h"
 #include "tests/model/fixture.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -220,6 +222,42 @@ static void what_a_killed_writer_left_is_in_nobodys_way(void **state)
     world_close(&w);
 }
 
+static void what_a_killed_writer_left_goes_though_nothing_is_to_be_written(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"dormouse-q8.packed.new",
+                                        "dormouse-bf16.packed.new"};
+    struct world w = world_open(WEIGHT_Q8);
+    char path[4300];
+    expect(&w, "it is written");
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        files_write(w.dir, names[i], "half", 4);
+    expect(&w, "packed weights from");
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", w.dir, names[i]);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+    world_close(&w);
+}
+
+static void what_another_process_is_writing_stays_its_own(void **state)
+{
+    (void)state;
+    struct world w = world_open(WEIGHT_Q8);
+    char path[4300];
+    snprintf(path, sizeof path, "%s.new", path_of(&w));
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(write(fd, "half", 4), 4);
+    expect(&w, "it cannot be written (");
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 4);
+    close(fd);
+    expect(&w, "it is written");
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +268,9 @@ int main(void)
         cmocka_unit_test(a_file_of_another_configuration_is_ignored_and_written_again),
         cmocka_unit_test(a_folder_that_cannot_be_written_to_is_fine),
         cmocka_unit_test(what_a_killed_writer_left_is_in_nobodys_way),
+        cmocka_unit_test(
+            what_a_killed_writer_left_goes_though_nothing_is_to_be_written),
+        cmocka_unit_test(what_another_process_is_writing_stays_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,31 @@ static void half_of_the_level_may_be_held_and_no_more(void **state)
     }
 }
 
+static void of_several_tenants_each_leaves_something_to_hold_for_one_more(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){64, 32, 0});
+    w.o.several_tenants = true;
+    restart_with(&w, &w.o.policy);
+    for (uint64_t tenant = 0; tenant < 3; tenant++) {
+        uint32_t share = 8u >> tenant;  // of 16, of 8, of 4
+        struct text most = chat(tenant, share, 10 + tenant);
+        struct text more = chat(tenant, 2, 20 + tenant);
+        turn(&w, &most, 0, 0);
+        turn(&w, &more, 0, 0);
+        uint64_t until = w.now + 500 * SEC;
+        assert_int_equal(hold(&w, &most, until), 0);
+        assert_int_equal(hold(&w, &more, until), -EDQUOT);
+        assert_int_equal(hold(&w, &most, 0), 0);
+        assert_int_equal(hold(&w, &more, until), 0);
+        assert_int_equal(hold(&w, &most, until), -EDQUOT);
+        assert_int_equal(hold(&w, &more, 0), 0);
+        assert_int_equal(hold(&w, &most, until), 0);
+    }
+    world_close(&w);
+}
+
 static void a_tenant_holds_no_more_than_its_quota_of_ram(void **state)
 {
     (void)state;
@@ -153,6 +178,7 @@ int main(void)
         cmocka_unit_test(a_held_conversation_stays_in_g1_or_ram_until_then),
         cmocka_unit_test(what_a_held_conversation_adds_is_held_too),
         cmocka_unit_test(half_of_the_level_may_be_held_and_no_more),
+        cmocka_unit_test(of_several_tenants_each_leaves_something_to_hold_for_one_more),
         cmocka_unit_test(a_tenant_holds_no_more_than_its_quota_of_ram),
         cmocka_unit_test(what_outgrows_its_hold_or_leaves_it_behind_is_not_held),
         cmocka_unit_test(many_held_blocks_are_passed_over_to_one_that_may_go),

@@ -380,46 +380,42 @@ static void a_full_file_system_costs_blocks_and_nothing_else(void **state)
     }
 }
 
-static ssize_t write_no_headers(const struct ssd_sys *sys, int fd,
-                                const struct iovec *v, int n, uint64_t at)
-{
-    if (*(const char *)v->iov_base) return -EIO;
-    return ssd_sys_real.write(sys, fd, v, n, at);
-}
-
-static void
-erased_bytes_are_gone_though_what_comes_next_fails_to_be_written(void **state)
+static void what_leaves_a_full_device_makes_room_at_once(void **state)
 {
     (void)state;
-    struct world w;
-    world_ssd(&w, "/tmp", 1);
-    struct ssd_sys sys = ssd_sys_real;
-    w.ssd.sys = &sys;
-    w.ssd.no_uring = true;
-    world_start(&w);
-    assert_int_equal(store(w.tier, 1, 0), 0);
-    struct block_id id = block_name(1, 0);
-    assert_int_equal(tier_erase(w.tier, &id), 0);
-    sys.write = write_no_headers;
-    assert_int_equal(store(w.tier, 2, 0), -EIO);  // in the same slot
-    end_wipes(w.tier, 1);
-
-    char path[128];
-    unsigned char bytes[SLOT_BYTES];
-    snprintf(path, sizeof path, "%s/blocks", w.dir);
-    int fd = open(path, O_RDONLY);
-    off_t at = (off_t)disk_slot_at(SLOT_BYTES, 0);
-    assert_int_equal(pread(fd, bytes, sizeof bytes, at), sizeof bytes);
-    for (size_t i = 0; i < sizeof bytes; i++) assert_int_equal(bytes[i], 0);
-    close(fd);
-    world_close(&w);
+    _Alignas(TIER_ALIGN) unsigned char buf[BUFFER_BYTES] = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    for (int erase = 0; erase < 2; erase++) {
+        struct rlimit before, limit;
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+        limit = before;
+        limit.rlim_cur = disk_slot_at(SLOT_BYTES, 6);
+        struct world w;
+        world_ssd(&w, "/tmp", 16);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        world_start(&w);
+        for (uint32_t c = 0; c < 6; c++) assert_int_equal(store(w.tier, c, 0), 0);
+        assert_int_equal(store(w.tier, 6, 0), -EFBIG);
+        assert_int_equal(store(w.tier, 6, 0), -EROFS);
+        end_wipes(w.tier, 1);
+        assert_int_equal(w.tier->wipe_error, 0);  // there was nothing to wipe
+        for (uint32_t c = 0; c < 3; c++) {
+            struct block_id id = block_name(c, 0);
+            int rc = erase ? tier_erase(w.tier, &id) : tier_drop(w.tier, &id);
+            assert_int_equal(rc, 0);
+            struct block_meta m = block_meta_of(c + 6, 0);
+            block_fill(buf, BLOCK_BYTES, &m);
+            assert_int_equal(move(w.tier, TIER_STORE, &m, buf, 2), 0);
+        }
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        world_close(&w);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            erased_bytes_are_gone_though_what_comes_next_fails_to_be_written),
+        cmocka_unit_test(what_leaves_a_full_device_makes_room_at_once),
         cmocka_unit_test(a_short_transfer_is_continued),
         cmocka_unit_test(transfers_that_are_all_short_get_there_as_long_as_they_move),
         cmocka_unit_test(a_block_may_take_as_many_steps_as_it_has_pages),

@@ -14,6 +14,17 @@ static void expect_refused(struct world *w, int rc, const char *text)
     if (!strstr(w->err.msg, text)) fail_msg("\"%s\" does not say %s", w->err.msg, text);
 }
 
+/* And tier_ssd_check() has seen it coming. */
+static void expect_foreseen(struct world *w, int rc, const char *text)
+{
+    struct err err = {""};
+    assert_int_equal(tier_ssd_check(&w->found, &w->ssd, &err), rc);
+    bool inside = w->found.inside;
+    expect_refused(w, rc, text);
+    assert_string_equal(err.msg, w->err.msg);
+    assert_int_equal(inside, w->found.inside);
+}
+
 static void in_dir(const struct world *w, const char *name, char path[128])
 {
     snprintf(path, 128, "%s/%s", w->dir, name);
@@ -66,7 +77,7 @@ static void a_folder_that_others_may_write_is_refused(void **state)
     struct world w;
     world_ssd(&w, "/tmp", 4);
     assert_int_equal(chmod(w.dir, 0770), 0);
-    expect_refused(&w, -EPERM, "may be written by other users; expected mode 0700");
+    expect_foreseen(&w, -EPERM, "may be written by other users; expected mode 0700");
     world_close(&w);
 }
 
@@ -76,12 +87,12 @@ static void a_folder_that_cannot_be_made_is_named(void **state)
     struct world w;
     world_ssd(&w, "/tmp", 4);
     w.ssd.dir = "/tmp/dormouse-not-there/kv";
-    expect_refused(&w, -ENOENT,
-                   "folder /tmp/dormouse-not-there/kv cannot be made: No such");
+    expect_foreseen(&w, -ENOENT,
+                    "folder /tmp/dormouse-not-there/kv cannot be made: No such");
     w.ssd.dir = "/dev/null";
-    expect_refused(&w, -ENOTDIR, "folder /dev/null cannot be opened");
+    expect_foreseen(&w, -ENOTDIR, "folder /dev/null cannot be opened");
     w.ssd.dir = "";
-    expect_refused(&w, -EINVAL, "has no folder");
+    expect_foreseen(&w, -EINVAL, "has no folder");
     world_close(&w);
 }
 
@@ -92,17 +103,45 @@ static void sizes_that_make_no_sense_are_refused_with_their_numbers(void **state
     world_ssd(&w, "/tmp", 4);
     struct tier_ssd_options good = w.ssd;
     w.ssd.block_bytes = 0;
-    expect_refused(&w, -EINVAL, "blocks of 0 bytes");
+    expect_foreseen(&w, -EINVAL, "blocks of 0 bytes");
     w.ssd = good, w.ssd.block_bytes = SIZE_MAX - 100;
-    expect_refused(&w, -EINVAL, "cannot be kept on an SSD");
+    expect_foreseen(&w, -EINVAL, "cannot be kept on an SSD");
     w.ssd = good, w.ssd.bytes = DISK_PAGE + SLOT_BYTES - 1;
-    expect_refused(&w, -EINVAL, "of 16383 bytes holds no block of 5000 bytes");
+    expect_foreseen(&w, -EINVAL, "of 16383 bytes holds no block of 5000 bytes");
     w.ssd = good, w.ssd.bytes = UINT64_MAX;
-    expect_refused(&w, -EINVAL, "holds no block");
+    expect_foreseen(&w, -EINVAL, "holds no block");
     w.ssd = good, w.ssd.depth = 0;
-    expect_refused(&w, -EINVAL, "a depth of 0");
+    expect_foreseen(&w, -EINVAL, "a depth of 0");
     w.ssd = good, w.ssd.depth = 5000;
-    expect_refused(&w, -EINVAL, "a depth of 5000");
+    expect_foreseen(&w, -EINVAL, "a depth of 5000");
+    world_close(&w);
+}
+
+static void a_look_changes_nothing_and_says_what_room_is_missing(void **state)
+{
+    (void)state;
+    struct world w;
+    struct err err = {""};
+    world_ssd(&w, "/tmp", 4);
+    assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &err), 0);
+    assert_string_equal(w.found.note, "");
+    assert_int_equal(rmdir(w.dir), 0);  // it is still empty
+    assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &err), 0);
+    assert_int_equal(access(w.dir, F_OK), -1);
+
+    struct tier_ssd_options good = w.ssd;
+    w.ssd.block_bytes = 1 << 30;
+    w.ssd.bytes = 1ull << 43;
+    assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &err), 0);
+    assert_non_null(strstr(w.found.note, "Only 0 of the SSD tier's"));
+
+    w.ssd = good;
+    world_start(&w);  // who has it open is not in the way of a look
+    assert_int_equal(store(w.tier, 1, 0), 0);
+    assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &err), 0);
+    assert_string_equal(w.found.note, "");
+    world_restart(&w);
+    assert_int_equal(load(w.tier, 1, 0), 0);
     world_close(&w);
 }
 
@@ -166,10 +205,10 @@ static void what_is_no_file_is_refused_by_its_kind(void **state)
         cases[i / 2].make(path);
         snprintf(text, sizeof text, "%s is %s; expected a regular file", path,
                  cases[i / 2].kind);
-        expect_refused(&w, -EINVAL, text);
+        expect_foreseen(&w, -EINVAL, text);
         assert_true(w.found.inside);
         w.ssd.no_direct = true;
-        expect_refused(&w, -EINVAL, text);
+        expect_foreseen(&w, -EINVAL, text);
         assert_int_not_equal(access("/tmp/dormouse-not-there", F_OK), 0);
         world_close(&w);
     }
@@ -341,6 +380,7 @@ int main(void)
         cmocka_unit_test(a_folder_that_others_may_write_is_refused),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
         cmocka_unit_test(sizes_that_make_no_sense_are_refused_with_their_numbers),
+        cmocka_unit_test(a_look_changes_nothing_and_says_what_room_is_missing),
         cmocka_unit_test(a_second_process_is_refused_and_told_which_folder),
         cmocka_unit_test(what_is_no_file_is_refused_by_its_kind),
         cmocka_unit_test(threads_serve_where_io_uring_is_refused),

@@ -387,9 +387,63 @@ static void a_chat_that_can_never_fit_is_not_rendered(void **state)
     f.api.capacity = CONTEXT;
 }
 
+static int status_of(enum api_kind kind, const struct bytes *body, struct api_error *e)
+{
+    struct api_call *c = NULL;
+    *e = (struct api_error){0};
+    int rc = api_prepare(&f.api, kind, body->data, body->n, 0, &c, e);
+    api_call_free(c);
+    return rc < 0 ? e->status : 200;
+}
+
+/* A body that begins with a message, then n times `piece`. */
+static struct bytes body_of(const char *begin, const char *piece, size_t n,
+                            const char *end)
+{
+    struct bytes out = {0};
+    bytes_add_text(&out, begin);
+    for (size_t i = 0; i < n; i++) bytes_add_text(&out, piece);
+    bytes_add_text(&out, end);
+    return out;
+}
+
+static void a_body_of_more_values_than_any_prompt_takes_is_refused(void **state)
+{
+    (void)state;
+    static const char *const begins[] = {"{" USER("x") ",\"metadata\":[0",
+                                         "{\"prompt\":[0", "{" USER("x") ",\"x\":[0"};
+    for (size_t i = 0; i < ARRAY_LEN(begins); i++) {
+        struct bytes body = body_of(begins[i], ",0", 8 << 20, "]}");
+        struct api_error e;
+        enum api_kind kind = i == 1 ? API_COMPLETION : API_CHAT;
+        assert_int_equal(status_of(kind, &body, &e), 400);
+        assert_string_equal(e.code, "context_length_exceeded");
+        assert_non_null(strstr(e.message, "JSON values and keys"));
+        bytes_free(&body);
+    }
+}
+
+static void a_large_body_of_text_or_of_ten_thousand_messages_is_taken(void **state)
+{
+    (void)state;
+    struct api_error e;
+    struct bytes text = body_of("{" USER("x") ",\"metadata\":{\"x\":\"",
+                                "0123456789abcdef", 1 << 20, "\"}}");
+    assert_int_equal(status_of(API_CHAT, &text, &e), 200);
+    bytes_free(&text);
+    struct bytes chat = body_of(
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}",
+        ",{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"y\"}]}",
+        9999, "]}");
+    assert_int_equal(status_of(API_CHAT, &chat, &e), 200);
+    bytes_free(&chat);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_body_of_more_values_than_any_prompt_takes_is_refused),
+        cmocka_unit_test(a_large_body_of_text_or_of_ten_thousand_messages_is_taken),
         cmocka_unit_test(a_message_reaches_the_template_with_its_role_first),
         cmocka_unit_test(text_parts_join_with_nothing_between_them),
         cmocka_unit_test(what_a_template_would_not_show_is_refused_by_its_place),

@@ -203,6 +203,45 @@ static void a_client_that_leaves_or_half_leaves_ends_its_request(void **state)
     }
 }
 
+static int cancelled(const struct server *s)
+{
+    struct bytes text = {0};
+    metrics_render(s->metrics, &text);
+    const char *at = strstr(text.data, "outcome=\"cancelled\"} ");
+    int n = at ? atoi(strchr(at, ' ')) : -1;
+    bytes_free(&text);
+    return n;
+}
+
+static void a_client_that_leaves_before_a_worker_has_its_body_is_counted(void **state)
+{
+    (void)state;
+    struct server s = server_options();
+    s.options.workers = 1;
+    s.options.max_body = 8 << 20;
+    server_listen(&s);
+    server_load(&s);
+
+    /* Work for the only worker, so that the others' bodies have to wait for it. */
+    struct bytes busy = {0};
+    bytes_printf(&busy, CHAT "Content-Length: %d\r\n\r\n[", 8 << 20);
+    while (busy.n < 8 << 20) bytes_add_text(&busy, "{},{},{},{},{},{},{},{},");
+    int first = dial(&s);
+    say(first, busy.data, busy.n);
+    usleep(1000);
+
+    int others[8];
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        others[i] = dial(&s);
+        say_text(others[i], chat("", LONG));
+        close(others[i]);
+    }
+    while (cancelled(&s) < (int)ARRAY_LEN(others)) usleep(1000);
+    close(first);
+    bytes_free(&busy);
+    server_end(&s);
+}
+
 static void what_comes_too_slowly_is_408(void **state)
 {
     (void)state;
@@ -351,6 +390,7 @@ int main(void)
         cmocka_unit_test(requests_behind_one_another_are_answered_in_order),
         cmocka_unit_test(a_stream_is_framed_and_ends),
         cmocka_unit_test(a_client_that_leaves_or_half_leaves_ends_its_request),
+        cmocka_unit_test(a_client_that_leaves_before_a_worker_has_its_body_is_counted),
         cmocka_unit_test(what_comes_too_slowly_is_408),
         cmocka_unit_test(until_the_model_is_loaded_all_is_503),
         cmocka_unit_test(with_keys_all_but_health_asks_for_one),

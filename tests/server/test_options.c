@@ -147,6 +147,54 @@ static void a_wrong_flag_is_named_with_what_would_be_right(void **state)
     assert_non_null(strstr(err.msg, "both one and two"));
 }
 
+static void a_value_apart_from_a_flag_that_is_true_or_false_is_refused(void **state)
+{
+    (void)state;
+    static char *const flags[] = {"--exact", "--no-exact"};
+    struct options o;
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+        struct err err = {{0}};
+        assert_int_equal(READ(&o, no_env, &err, "model", flags[i], "false"), -EINVAL);
+        char right[256];
+        snprintf(right, sizeof right,
+                 "flag %s takes a value only behind `=`, but `false` follows it; write "
+                 "--exact=false, or ./false where a model of that name is meant",
+                 flags[i]);
+        assert_string_equal(err.msg, right);
+    }
+    assert_int_equal(READ(&o, no_env, NULL, "--exact", "./false"), 0);
+    assert_string_equal(o.model, "./false");
+    assert_true(o.exact);
+    assert_int_equal(READ(&o, no_env, NULL, "--name", "on", "--exact", "model"), 0);
+    assert_string_equal(o.name, "on");
+}
+
+static void
+a_short_flag_is_likened_to_what_begins_so_or_differs_in_one_letter(void **state)
+{
+    (void)state;
+    static const struct {
+        char *arg;
+        const char *near;
+    } cases[] = {
+        {"--rom=1", "did you mean --ram?"},
+        {"--sdd=x", "did you mean --ssd?"},
+        {"--prt=1", "did you mean --port?"},
+        {"--top=1", "lists all"},
+        {"--tls=1", "lists all"},
+        {"--log=1", "did you mean --log-level?"},
+        {"--ip=1", "lists all"},
+        {"--x=1", "lists all"},
+        {"--hots=1", "did you mean --host?"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct options o;
+        struct err err = {{0}};
+        assert_int_equal(READ(&o, no_env, &err, cases[i].arg), -EINVAL);
+        if (!strstr(err.msg, cases[i].near)) fail_msg("%s", err.msg);
+    }
+}
+
 static void a_wrong_line_of_the_file_is_named_with_its_number(void **state)
 {
     (void)state;
@@ -291,6 +339,9 @@ int main(void)
         cmocka_unit_test(a_flag_wins_over_the_environment_and_that_over_the_file),
         cmocka_unit_test(sizes_times_and_booleans_are_read_as_people_write_them),
         cmocka_unit_test(a_wrong_flag_is_named_with_what_would_be_right),
+        cmocka_unit_test(a_value_apart_from_a_flag_that_is_true_or_false_is_refused),
+        cmocka_unit_test(
+            a_short_flag_is_likened_to_what_begins_so_or_differs_in_one_letter),
         cmocka_unit_test(a_wrong_line_of_the_file_is_named_with_its_number),
         cmocka_unit_test(a_line_that_is_too_long_is_refused_and_not_cut),
         cmocka_unit_test(a_pipe_is_refused_and_not_waited_for),

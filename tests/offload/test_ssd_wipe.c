@@ -1,0 +1,129 @@
+/* What is deleted from the SSD is overwritten, or not said to be. */
+#include "offload/disk_format.h"
+#include "tests/offload/tier_fixture.h"
+
+#include <fcntl.h>
+
+static ssize_t write_no_zeros(const struct ssd_sys *sys, int fd, const struct iovec *v,
+                              int n, uint64_t at)
+{
+    if (*(const char *)v->iov_base == 0) return -EIO;
+    return ssd_sys_real.write(sys, fd, v, n, at);
+}
+
+/* One slot; its block is to be erased, and the device refuses that. */
+static void open_and_refuse(struct world *w, struct ssd_sys *sys)
+{
+    world_ssd(w, "/tmp", 1);
+    *sys = ssd_sys_real;
+    w->ssd.sys = sys;
+    w->ssd.no_uring = true;
+    world_start(w);
+    assert_int_equal(store(w->tier, 1, 0), 0);
+    sys->write = write_no_zeros;
+    struct block_id id = block_name(1, 0);
+    assert_int_equal(tier_erase(w->tier, &id), 0);
+    struct tier_io *none;
+    while (w->tier->wipe_error == 0)
+        assert_int_equal(tier_reap(w->tier, &none, 1, 1), 0);
+    assert_int_equal(w->tier->wipe_error, -EIO);
+    assert_int_equal(w->tier->to_erase, 1);
+    assert_true(w->tier->wipe_at == 1 + TIER_WIPE_REST_NS);
+}
+
+static void expect_zeros(const struct world *w)
+{
+    char path[128];
+    unsigned char bytes[SLOT_BYTES];
+    snprintf(path, sizeof path, "%s/blocks", w->dir);
+    int fd = open(path, O_RDONLY);
+    off_t at = (off_t)disk_slot_at(SLOT_BYTES, 0);
+    assert_int_equal(pread(fd, bytes, sizeof bytes, at), sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++) assert_int_equal(bytes[i], 0);
+    close(fd);
+}
+
+static void a_wipe_that_failed_is_done_again_after_a_rest(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ssd_sys sys;
+    struct tier_io *none;
+    open_and_refuse(&w, &sys);
+    sys.write = ssd_sys_real.write;
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(tier_reap(w.tier, &none, 1, TIER_WIPE_REST_NS), 0);
+    assert_int_equal(w.tier->to_erase, 1);
+    end_wipes(w.tier, 1 + TIER_WIPE_REST_NS);
+    assert_int_equal(w.tier->to_erase, 0);
+    assert_int_equal(w.tier->wipe_error, 0);
+    expect_zeros(&w);
+    world_close(&w);
+}
+
+static void what_is_stored_over_a_block_erases_it_too(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ssd_sys sys;
+    open_and_refuse(&w, &sys);
+    assert_int_equal(store(w.tier, 2, 0), 0);
+    assert_int_equal(w.tier->to_erase, 0);
+    sys.write = ssd_sys_real.write;
+    end_wipes(w.tier, 1 + TIER_WIPE_REST_NS);
+    assert_int_equal(load(w.tier, 2, 0), 0);
+    world_close(&w);
+}
+
+static void what_could_not_be_wiped_until_the_close_is_not_found_again(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ssd_sys sys;
+    open_and_refuse(&w, &sys);
+    world_restart(&w);
+    assert_int_equal(w.found.blocks, 0);
+    assert_int_equal(w.found.damaged, 0);
+    expect_zeros(&w);
+    world_close(&w);
+}
+
+static ssize_t write_no_headers(const struct ssd_sys *sys, int fd,
+                                const struct iovec *v, int n, uint64_t at)
+{
+    if (*(const char *)v->iov_base) return -EIO;
+    return ssd_sys_real.write(sys, fd, v, n, at);
+}
+
+static void
+erased_bytes_are_gone_though_what_comes_next_fails_to_be_written(void **state)
+{
+    (void)state;
+    struct world w;
+    world_ssd(&w, "/tmp", 1);
+    struct ssd_sys sys = ssd_sys_real;
+    w.ssd.sys = &sys;
+    w.ssd.no_uring = true;
+    world_start(&w);
+    assert_int_equal(store(w.tier, 1, 0), 0);
+    struct block_id id = block_name(1, 0);
+    assert_int_equal(tier_erase(w.tier, &id), 0);
+    sys.write = write_no_headers;
+    assert_int_equal(store(w.tier, 2, 0), -EIO);  // in the same slot
+    end_wipes(w.tier, 1);
+
+    expect_zeros(&w);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            erased_bytes_are_gone_though_what_comes_next_fails_to_be_written),
+        cmocka_unit_test(a_wipe_that_failed_is_done_again_after_a_rest),
+        cmocka_unit_test(what_is_stored_over_a_block_erases_it_too),
+        cmocka_unit_test(what_could_not_be_wiped_until_the_close_is_not_found_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
