@@ -84,7 +84,6 @@ static inline void matmul_run(struct matmul_job *j, pool_fn *few, pool_fn *many)
     if (j->rows <= FEW_ROWS) {
         size_t bytes = cpu_panel_bytes(m->format, m->cols, m->type);
         j->group = group_of(j, 1, (uint32_t)(ITEM_BYTES / bytes));
-        if (j->group > 4) j->group -= j->group % 4;  // whole strips
         pool_run(j->cpu->pool, cpu_ceil_div(j->panels, j->group), few, j);
         return;
     }

@@ -223,6 +223,43 @@ static void a_tile_has_the_bits_of_its_rows(void **state)
     free(y0);
 }
 
+/* Weights (K, 16) as pairs; the last pair of an odd K has its second weights. */
+static void pack_pairs(uint16_t *pairs, const uint16_t *w, uint32_t k)
+{
+    for (uint32_t i = 0; i < k; i++) {
+        for (uint32_t c = 0; c < PANEL; c++)
+            pairs[(i / 2 * PANEL + c) * 2 + i % 2] = w[i * PANEL + c];
+    }
+}
+
+/* What follows an x of odd length is NaN, and must not matter. */
+static void pairs_have_the_bits_of_one_input_after_the_other(void **state)
+{
+    (void)state;
+    enum { K = 61, LDX = 67, LDY = 19 };
+    float exact[K * PANEL], *x = random_floats(3, TILE_ROWS * LDX);
+    uint16_t *w = random_typed(4, K * PANEL, DTYPE_BF16, exact);
+    uint16_t pairs[(K + 1) * PANEL];
+    pack_pairs(pairs, w, K);
+    for (uint32_t c = 0; c < PANEL; c++) pairs[(K / 2 * PANEL + c) * 2 + 1] = 0;
+    for (uint32_t r = 0; r < TILE_ROWS; r++) x[r * LDX + K] = NAN;
+    FOR_EACH_PATH(path)
+    {
+        for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
+            for (uint32_t k = 1; k <= K; k += k < 4 ? 1 : 19) {
+                float got[TILE_ROWS * LDY], want[TILE_ROWS * LDY];
+                for (uint32_t i = 0; i < TILE_ROWS * LDY; i++)
+                    got[i] = want[i] = (float)i;
+                path->tile[TILE_PAIRS](rows, k, x, LDX, pairs, PANEL, got, LDY, k > 3);
+                path->tile[DTYPE_F32](rows, k, x, LDX, exact, PANEL, want, LDY, k > 3);
+                assert_memory_equal(got, want, sizeof got);
+            }
+        }
+    }
+    free(x);
+    free(w);
+}
+
 /* The same element at every place of a vector and in its tail. */
 static void an_element_has_the_same_bits_wherever_it_stands(void **state)
 {
@@ -262,6 +299,7 @@ int main(void)
         cmocka_unit_test(softmax_counts_its_span_and_rescales_what_was),
         cmocka_unit_test(a_strip_has_the_bits_of_its_tiles),
         cmocka_unit_test(a_tile_has_the_bits_of_its_rows),
+        cmocka_unit_test(pairs_have_the_bits_of_one_input_after_the_other),
         cmocka_unit_test(an_element_has_the_same_bits_wherever_it_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
