@@ -50,7 +50,7 @@ struct cpu {
     const float *inv_freq;       // borrowed, during begin
     uint32_t *row_seq;           // (max_rows) the sequence of a row
 
-    // Inputs of the current product with quantised weights: (blocks of max_cols, max_rows)
+    // Inputs of the current product, where it rounds them: (blocks of max_cols, max_rows)
     struct quant_block *inputs;
 
     // Of the current attention:
@@ -99,8 +99,8 @@ static inline void cpu_tiles(const struct cpu_path *path, unsigned kind, uint32_
     uint32_t n = cpu_ceil_div(rows, path->tile_rows), done = 0;
     for (uint32_t i = 1; i <= n; i++) {
         uint32_t next = (uint32_t)((uint64_t)rows * i / n);
-        path->tile[kind](next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy, ldy,
-                      add);
+        path->tile[kind](next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy,
+                         ldy, add);
         done = next;
     }
 }

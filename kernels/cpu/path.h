@@ -42,6 +42,13 @@ typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x
                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                       size_t ldy, bool add);
 
+/* One tile of `pairs` pairs with inputs that are rounded to bf16 too, x(rows, 2 pairs).
+ * Each element is the sum over ascending pairs, from zero: onto it go the product of the
+ * second two, then that of the first two, each by a multiply-add of one rounding, to
+ * nearest even.  A denormal counts as zero, in weights, inputs and sums. */
+typedef void rounded_tile_fn(uint32_t rows, uint32_t pairs, const uint16_t *x,
+                             size_t ldx, const void *w, float *y, size_t ldy, bool add);
+
 #define STRIP_ROWS 3  // most rows for which a strip has several panels
 
 /* Panels of a strip for 1 <= rows <= STRIP_ROWS. */
@@ -58,6 +65,10 @@ struct cpu_path {
         tile_rows;  // most rows of one tile: as many as have their sums in registers
     tile_fn *tile[TILE_KINDS];
     strip_fn *strip[3];  // by the dtype of w
+
+    /* NULL, or the path multiplies weights in pairs by this, rather than by
+     * tile[TILE_PAIRS], with inputs that it rounds by `narrow`.  So does the CUDA backend. */
+    rounded_tile_fn *tile_rounded;
 
     uint32_t quant_rows;  // the same of one quant_tile
     quant_tile_fn *quant_tile[QUANT_KINDS];
@@ -89,7 +100,8 @@ struct cpu_path {
 };
 
 extern const struct cpu_path cpu_path_portable;
-extern const struct cpu_path cpu_path_avx2, cpu_path_avx512;  // on x86-64
+extern const struct cpu_path cpu_path_avx2, cpu_path_avx512,
+    cpu_path_avx512bf16;  // on x86-64
 
 /* The best supported path, or the one of that name.  -ENODEV. */
 NODISCARD int cpu_path_choose(const struct cpu_path **out, const char *name,

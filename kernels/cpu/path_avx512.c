@@ -72,20 +72,17 @@ ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t p
                             size_t ldw, ptrdiff_t next, float *y, size_t ldy, bool add)
 {
     const char *p = w;
-    const size_t step = kind == TILE_PAIRS ? PANEL : ldw;
+    const bool pairs = kind == TILE_PAIRS;
+    const uint32_t step = pairs ? 2 : 1;
     EACH_ROW(CLEAR)
-    uint32_t i = 0;
-    for (; i + 2 <= k; i += 2) {
-        if (kind != DTYPE_F32 && panels == 1 && rows > 1) {
-            _mm_prefetch(p + i * step * sizeof(uint16_t) + AHEAD, _MM_HINT_T0);
-            if (kind != TILE_PAIRS)
-                _mm_prefetch(p + (i + 1) * step * sizeof(uint16_t) + AHEAD,
-                             _MM_HINT_T0);
-        }
+    for (uint32_t i = 0; i < k - k % step; i += step) {
+        if (kind != DTYPE_F32 && panels == 1 && rows > 1)
+            _mm_prefetch(p + i * (pairs ? PANEL : ldw) * sizeof(uint16_t) + AHEAD,
+                         _MM_HINT_T0);
         MULTIPLY(i, false);
-        MULTIPLY(i + 1, true);
+        if (pairs) MULTIPLY(i + 1, true);
     }
-    if (i < k) MULTIPLY(i, false);
+    if (k % step) MULTIPLY(k - 1, false);
     EACH_ROW(PUT)
 }
 
@@ -122,13 +119,13 @@ ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t
 }
 
 #define TILE(name, kind)                                                               \
-    static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
+    void avx512_tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
                             const void *w, size_t ldw, float *y, size_t ldy, bool add) \
     {                                                                                  \
         tile(kind, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
     }
 #define STRIP(name, kind)                                                              \
-    static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
+    void avx512_strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
                              const float *x, size_t ldx, const void *w, size_t ldw,    \
                              ptrdiff_t next, float *y, size_t ldy, bool add)           \
     {                                                                                  \
@@ -144,7 +141,7 @@ STRIP(bf16, DTYPE_BF16)
 
 /* ---- conversion ---- */
 
-static void widen(float *dst, const void *src, enum dtype t, size_t n)
+void avx512_widen(float *dst, const void *src, enum dtype t, size_t n)
 {
     size_t i = 0;
     if (t == DTYPE_F16) {
@@ -184,7 +181,7 @@ ALWAYS_INLINE __m512 exp16(__m512 x)
                               _mm512_castsi512_ps(_mm512_slli_epi32(bits, 23)));
 }
 
-static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+float avx512_softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
                      float *l)
 {
     const uint64_t keep = (to < 64 ? ((uint64_t)1 << to) - 1 : ~(uint64_t)0) &
@@ -218,7 +215,7 @@ ALWAYS_INLINE __mmask16 lanes(size_t n)
     return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff;
 }
 
-static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
+void avx512_silu_mul(float *y, const float *g, const float *u, uint32_t n)
 {
     const __m512 one = _mm512_set1_ps(1.0f);
     for (uint32_t i = 0; i < n; i += 16) {
@@ -231,7 +228,7 @@ static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
     }
 }
 
-static void rope(float *x, const float *cos, const float *sin, uint32_t half)
+void avx512_rope(float *x, const float *cos, const float *sin, uint32_t half)
 {
     for (uint32_t i = 0; i < half; i += 16) {
         __mmask16 mask = lanes(half - i);
@@ -250,12 +247,13 @@ const struct cpu_path cpu_path_avx512 = {
     .name = "avx512",
     .describe = "AVX-512",
     .tile_rows = AVX512_ROWS,
-    .tile = {[DTYPE_F32] = tile_f32,
-             [DTYPE_F16] = tile_f16,
-             [DTYPE_BF16] = tile_bf16,
-             [TILE_PAIRS] = tile_pairs},
-    .strip =
-        {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
+    .tile = {[DTYPE_F32] = avx512_tile_f32,
+             [DTYPE_F16] = avx512_tile_f16,
+             [DTYPE_BF16] = avx512_tile_bf16,
+             [TILE_PAIRS] = avx512_tile_pairs},
+    .strip = {[DTYPE_F32] = avx512_strip_f32,
+              [DTYPE_F16] = avx512_strip_f16,
+              [DTYPE_BF16] = avx512_strip_bf16},
     .quant_rows = AVX512_ROWS,
     .quant_tile = {[QUANT_Q8] = quant_tile_q8_avx512,
                    [QUANT_Q4] = quant_tile_q4_avx512,
@@ -263,13 +261,13 @@ const struct cpu_path cpu_path_avx512 = {
                    [QUANT_WIDE_Q4] = quant_tile_wide_q4_avx512},
     .quant_inputs = quant_inputs_avx2,
     .quant_widen = quant_widen_avx2,
-    .widen = widen,
+    .widen = avx512_widen,
     .narrow = avx2_narrow,
-    .softmax = softmax,
+    .softmax = avx512_softmax,
     .rmsnorm = avx2_rmsnorm,
     .add = avx2_add,
-    .silu_mul = silu_mul,
-    .rope = rope,
+    .silu_mul = avx512_silu_mul,
+    .rope = avx512_rope,
 };
 
 #endif
