@@ -5,11 +5,12 @@
  * bias; a sum over a block is one tile_fn.  How rows, panels and threads are grouped
  * around that changes when an output is computed, never how.
  *
- * A tile reads the packed weights as they are and widens them in registers.
+ * A tile reads the packed weights as they are and widens them in registers.  Or it is a
+ * rounded_tile_fn: then the inputs are rounded first, once for all panels, block by block
+ * as in matmul_quant.c.
  * Few rows: memory is the limit.  Panels are read one after the other, as they lie: a core
  * reads one stream a quarter faster than two or four side by side, and the one chain of
  * additions that a row then has just keeps up with it.
- * A path may round the inputs to bf16 first, once for all panels.
  * Many rows: all rows of a chunk pass over a panel's block while it is in L1.  Their block
  * of x is copied together first, because rows that lie a multiple of 2 KiB apart would
  * push each other out of the caches.  Arithmetic is the limit.
