@@ -9,7 +9,8 @@ turns, so that what the machine does meanwhile hits both; of flash attention on 
 peer's better median counts.  Printed are medians in tokens a second, the ratio of each turn
 (median, least and most), and what ours is of the machine's read bandwidth and peak of
 multiply-adds (of bf16 pairs where the backend multiplies those, of f32 elsewhere), measured
-beside it.  One row alone: --cases decode:1:4096 --threads 2.
+beside it.  Give it fresh copies of the files: the peer decodes from the page cache, up to a third
+faster where a file lies there in large pieces.  One row alone: --cases decode:1:4096 --threads 2.
 """
 import argparse
 import json
