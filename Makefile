@@ -110,6 +110,7 @@ $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,ser
 # The instruction set is asked for file by file; cpu_open chooses among them at run time.
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+AVX512BF16 := $(AVX512) -mavx512bf16
 
 # Fuzzers share objects of their own: clang's, watched for coverage.
 FUZZ_FLAGS = -std=c17 -D_GNU_SOURCE -I. -g -O1 -ffp-contract=off -pthread \
@@ -119,6 +120,7 @@ FUZZ_OBJS := $(foreach r,$(ROOMS),$(patsubst %,$(BUILD)/fuzz/%.o, \
 
 $(BUILD)/fuzz/kernels/cpu/%_avx2.c.o: FUZZ_FLAGS += $(AVX2)
 $(BUILD)/fuzz/kernels/cpu/%_avx512.c.o: FUZZ_FLAGS += $(AVX512)
+$(BUILD)/fuzz/kernels/cpu/%_avx512bf16.c.o: FUZZ_FLAGS += $(AVX512BF16)
 $(BUILD)/fuzz/%.c.o: %.c
 	$(say) FUZZ $<
 	@mkdir -p $(@D)
@@ -134,6 +136,7 @@ $(BUILD)/tests/fuzz/fuzz_kvstore: LDLIBS += -lcmocka
 
 $(BUILD)/kernels/cpu/%_avx2.c.o: ALL_CFLAGS += $(AVX2)
 $(BUILD)/kernels/cpu/%_avx512.c.o: ALL_CFLAGS += $(AVX512)
+$(BUILD)/kernels/cpu/%_avx512bf16.c.o: ALL_CFLAGS += $(AVX512BF16)
 
 $(BUILD)/%.c.o: %.c
 	$(say) CC $<

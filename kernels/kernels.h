@@ -97,8 +97,8 @@ struct backend_limits {
 
 struct backend_options {
     uint32_t threads;  // 0: as many as this process may run on
-    const char *
-        cpu_path;  // NULL: the best this CPU has; "portable", "avx2" or "avx512": that one
+    // NULL: the best this CPU has; "portable", "avx2", "avx512" or "avx512bf16": that one
+    const char *cpu_path;
     bool exact;  // CUDA: hold the promise above whatever a step's size, and be slower
     struct backend_limits limits;
 };

@@ -28,8 +28,11 @@ static const struct option table[] = {
      "On a GPU: multiply by own kernels whatever a step's size, so that a reply has the same "
      "bits whoever else is served and however its prompt was cut. Prompts take longer than "
      "by cuBLAS. On a CPU it is always so."},
-    {"cpu_path", OPTION_CHOICE, FIELD(cpu_path), "", 0, 0, "|portable|avx2|avx512", "machine",
-     "Instruction set of the CPU backend. Empty: the best one this CPU has."},
+    {"cpu_path", OPTION_CHOICE, FIELD(cpu_path), "", 0, 0, "|portable|avx2|avx512|avx512bf16",
+     "machine",
+     "Instruction set of the CPU backend. Empty: the last of these that this CPU has. "
+     "avx512bf16 rounds what is multiplied with bf16 weights to bf16 too, as GPUs do, and "
+     "computes prompts 1.6 times as fast as avx512, which rounds nothing."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
      "Threads of the CPU backend. 0: as many as this process may run on."},
     {"weights", OPTION_WEIGHTS, FIELD(weights), "auto", 0, 0, "auto|bf16|q8|q4", "machine",

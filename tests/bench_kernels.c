@@ -3,7 +3,8 @@
  * Products with few rows and decode attention must read their weights or KV once: their
  * share is those bytes over time against the read bandwidth, with more weights than any
  * cache holds.  Products with many rows and prefill attention are held against the peak
- * of multiply-adds.  Shapes are those of SmolLM2-135M.  Times are medians.
+ * of f32 multiply-adds; where inputs of products with bf16 weights are rounded, these against
+ * that of bf16 pairs.  Shapes are those of SmolLM2-135M.  Times are medians.
  */
 #include "tests/bench_batch.h"
 #include "tests/machine.h"
@@ -88,13 +89,15 @@ static void product(struct bench *x, const char *name, uint32_t rows, uint32_t c
     }
     qsort(times, REPEATS, sizeof *times, by_size);
     double s = times[REPEATS / 2], flops = 2.0 * rows * cols * n / s;
+    bool pairs = x->machine.pairs > 0 && strstr(backend_describe(x->b), "BF16") &&
+                 format == WEIGHT_OWN && type == DTYPE_BF16;
     printf(
         "  %-8s %5u x %-4u %-4s rows %3u %9.1f us %6.1f GB/s %3.0f %%  %6.1f Gflop/s "
         "%3.0f %%\n",
         name, rows, cols,
         format == WEIGHT_OWN ? dtype_name(type) : weight_format_name(format), n,
         s * 1e6, (double)bytes / s * 1e-9, 100 * (double)bytes / s / x->machine.bytes,
-        flops * 1e-9, 100 * flops / x->machine.flops);
+        flops * 1e-9, 100 * flops / (pairs ? x->machine.pairs : x->machine.flops));
 
     for (uint32_t i = 0; i < copies; i++) backend_matrix_free(x->b, &m[i]);
     backend_buffer_free(x->b, &in);
@@ -161,8 +164,9 @@ static void run(uint32_t threads, const char *path)
     need(backend_open(&x.b, "cpu", &o, &err), &err);
     x.blocks = calloc(o.limits.max_blocks, sizeof *x.blocks);
     x.machine = machine_measure(threads);
-    printf("%s: read %.1f GB/s, peak %.1f Gflop/s\n", backend_describe(x.b),
-           x.machine.bytes * 1e-9, x.machine.flops * 1e-9);
+    printf("%s: read %.1f GB/s, peak %.1f Gflop/s, of bf16 pairs %.1f\n",
+           backend_describe(x.b), x.machine.bytes * 1e-9, x.machine.flops * 1e-9,
+           x.machine.pairs * 1e-9);
 
     static const struct {
         const char *name;

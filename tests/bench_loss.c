@@ -1,6 +1,8 @@
-/* bench_loss.c [DIR [TEXT]] - what int8 and int4 weights lose, on a text of our own.
+/* bench_loss.c [DIR [TEXT]] - what rounded inputs and int8 and int4 weights lose, on a text
+ * of our own.
  *
- * One model as its files have it, one in q8 and one in q4 read the same text
+ * One model as its files have it, one on the path that rounds the inputs of products with
+ * bf16 weights (where this CPU has it), one in q8 and one in q4 read the same text
  * (tests/golden/prose.txt, or the file TEXT), the first 2,048 tokens of it.  Of each token's
  * logits are printed: the perplexity of the next token, the root mean square and the largest
  * difference from the model as its files have it, the mean Kullback-Leibler divergence from
@@ -17,8 +19,14 @@
 #define MOST     2048
 #define N_BLOCKS (MOST / KV_BLOCK_TOKENS + 1)
 
-static const enum weight_format formats[] = {WEIGHT_OWN, WEIGHT_Q8, WEIGHT_Q4};
-#define N ARRAY_LEN(formats)
+static const struct {
+    const char *path;  // the best, where this CPU has not that
+    enum weight_format format;
+} variants[] = {{"avx512", WEIGHT_OWN},
+                {"avx512bf16", WEIGHT_OWN},
+                {"avx512", WEIGHT_Q8},
+                {"avx512", WEIGHT_Q4}};
+#define N ARRAY_LEN(variants)
 
 struct loss {
     double nats, square, largest, divergence;
@@ -55,6 +63,17 @@ static void compare(struct loss *l, const float *own, const float *logits, uint3
     l->tokens++;
 }
 
+static void open_variant(struct reader *r, const char *dir, size_t i)
+{
+    struct fixture_options o = {dir,      variants[i].path,  0, DTYPE_F16, ROWS,
+                                N_BLOCKS, variants[i].format};
+    if (!fixture_open(&r->f, &o)) {
+        o.cpu_path = NULL;
+        fixture_require(fixture_open(&r->f, &o), dir, "no backend");
+    }
+    r->table = table_open(N_BLOCKS);
+}
+
 static int32_t *ids_of(const char *dir, const char *path, uint32_t *n)
 {
     struct err err;
@@ -86,12 +105,7 @@ int main(int argc, char **argv)
     uint32_t n;
     int32_t *ids = ids_of(dir, text, &n);
     static struct reader r[N];
-    for (size_t i = 0; i < N; i++) {
-        struct fixture_options o = {dir,  NULL,     0,         DTYPE_F16,
-                                    ROWS, N_BLOCKS, formats[i]};
-        fixture_require(fixture_open(&r[i].f, &o), dir, "no backend");
-        r[i].table = table_open(N_BLOCKS);
-    }
+    for (size_t i = 0; i < N; i++) open_variant(&r[i], dir, i);
     uint32_t vocab = r[0].f.model.config.vocab;
     for (uint32_t at = 0; at + 1 < n; at += ROWS) {
         uint32_t to = at + ROWS < n - 1 ? at + ROWS : n - 1;
@@ -111,14 +125,14 @@ int main(int argc, char **argv)
     printf("bench_loss: %s, %u tokens of %s\n", dir, n, text);
     for (size_t i = 0; i < N; i++) {
         const struct loss *l = &r[i].loss;
-        printf(
-            "  %-4s %6.1f MB  perplexity %.3f (%+.2f %%)  logits off by %.4f rms, %.3f "
-            "at most  divergence %.5f  same choice %.1f %%\n",
-            weight_format_name(formats[i]), (double)r[i].f.model.weights.bytes * 1e-6,
-            exp(l->nats / l->tokens),
-            100 * (exp((l->nats - r[0].loss.nats) / l->tokens) - 1),
-            sqrt(l->square / l->tokens), l->largest, l->divergence / l->tokens,
-            100.0 * l->same / l->tokens);
+        printf("  %-4s on %-27s %6.1f MB  perplexity %.3f (%+.2f %%)  logits off by "
+               "%.4f rms, %.3f "
+               "at most  divergence %.5f  same choice %.1f %%\n",
+               weight_format_name(variants[i].format), backend_describe(r[i].f.backend),
+               (double)r[i].f.model.weights.bytes * 1e-6, exp(l->nats / l->tokens),
+               100 * (exp((l->nats - r[0].loss.nats) / l->tokens) - 1),
+               sqrt(l->square / l->tokens), l->largest, l->divergence / l->tokens,
+               100.0 * l->same / l->tokens);
         free(r[i].table.blocks);
         fixture_close(&r[i].f);
     }

@@ -5,7 +5,8 @@
  *
  * A step must read every weight and all the KV of its batch once, and multiply every
  * weight with every row: both are printed over the step's time, against the read bandwidth
- * and the peak of multiply-adds measured just before.  One row is bound by the first, a
+ * and the peak of multiply-adds measured just before: of f32, or where the inputs of
+ * products with bf16 weights are rounded, of bf16 pairs.  One row is bound by the first, a
  * prompt by the second, a batch in between by whichever share is larger.  Times are
  * medians.
  */
@@ -66,6 +67,8 @@ struct bench {
     struct fixture f;
     struct work work;
     struct machine machine;
+    double
+        peak;  // flops in a second of the multiply-adds that its products are made of
     struct kv_table table[MAX_SEQS];
     int32_t ids[MAX_SEQS][MAX_TOKENS];
 };
@@ -92,7 +95,7 @@ static void print_shares(const struct bench *b, struct measured m)
         "%8.1f tokens/s  %5.1f GB/s %3.0f %% of bandwidth  %6.1f Gflop/s %3.0f %% of "
         "peak\n",
         m.rate, m.bytes * 1e-9, 100 * m.bytes / b->machine.bytes, m.flops * 1e-9,
-        100 * m.flops / b->machine.flops);
+        100 * m.flops / b->peak);
 }
 
 /* A prompt of more than a step's rows takes several steps, as in the server. */
@@ -160,6 +163,18 @@ static void open_bench(struct bench *b, const char *dir, uint32_t threads,
     }
 }
 
+/* Answers whether products are made of bf16 pairs. */
+static bool measure_machine(struct bench *b, uint32_t threads)
+{
+    b->machine = machine_measure(threads);
+    bool pairs = b->machine.pairs > 0 &&
+                 strstr(backend_describe(b->f.backend), "BF16") &&
+                 b->f.model.weights.layer[0].qkv.format == WEIGHT_OWN &&
+                 b->f.model.weights.layer[0].qkv.type == DTYPE_BF16;
+    b->peak = pairs ? b->machine.pairs : b->machine.flops;
+    return pairs;
+}
+
 static void close_bench(struct bench *b)
 {
     for (uint32_t i = 0; i < MAX_SEQS; i++) free(b->table[i].blocks);
@@ -179,7 +194,7 @@ static bool run_case(struct bench *b, const char *text)
         return false;
     struct measured m = decodes ? decode(b, seqs, tokens) : prefill(b, seqs, tokens);
     printf("%s %.2f %.0f %.0f\n", text, m.rate, 100 * m.bytes / b->machine.bytes,
-           100 * m.flops / b->machine.flops);
+           100 * m.flops / b->peak);
     return true;
 }
 
@@ -192,10 +207,11 @@ static void run(const char *dir, uint32_t threads, enum weight_format format)
     } cases[] = {{false, 1, 512}, {false, 8, 64},  {true, 1, 0},   {true, 8, 0},
                  {true, 1, 1024}, {true, 8, 1024}, {true, 1, 4096}};
     open_bench(&b, dir, threads, format);
-    b.machine = machine_measure(threads);
-    printf("%s: %s weights, %s KV, read %.1f GB/s, peak %.1f Gflop/s\n",
+    bool pairs = measure_machine(&b, threads);
+    printf("%s: %s weights, %s KV, read %.1f GB/s, peak of %s %.1f Gflop/s\n",
            backend_describe(b.f.backend), weight_format_name(format),
-           dtype_name(DTYPE_F16), b.machine.bytes * 1e-9, b.machine.flops * 1e-9);
+           dtype_name(DTYPE_F16), b.machine.bytes * 1e-9, pairs ? "bf16 pairs" : "f32",
+           b.peak * 1e-9);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         uint32_t seqs = cases[i].seqs, tokens = cases[i].tokens;
         printf(cases[i].decodes ? "  decode  batch %u, context %-4u"
@@ -217,7 +233,7 @@ static int run_cases(int argc, char **argv)
         return 2;
     }
     open_bench(&b, argv[1], (uint32_t)threads, format);
-    b.machine = machine_measure((uint32_t)threads);
+    measure_machine(&b, (uint32_t)threads);
     for (int i = 4; i < argc; i++) {
         if (run_case(&b, argv[i])) continue;
         printf("bench_model: %s is no case\n", argv[i]);

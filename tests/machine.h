@@ -11,10 +11,13 @@
 struct machine {
     double bytes;  // read from memory in a second, by all threads together
     double flops;  // f32 multiply-adds in a second, counted as two, likewise
+    double
+        pairs;  // the same of bf16 in pairs; 0 where this CPU has no such instruction
 };
 
 /* Reading goes over far more than any last-level cache holds; multiply-adds run on
- * registers alone, in 256-bit FMA where this CPU has it.  Each is the best of several tries. */
+ * registers alone, in 256-bit FMA where this CPU has it, those of pairs in 512-bit
+ * vdpbf16ps.  Each is the best of several tries. */
 struct machine machine_measure(uint32_t threads);
 
 double machine_now(void);  // seconds of a monotonic clock

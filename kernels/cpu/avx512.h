@@ -8,6 +8,7 @@
 #ifdef __AVX512F__
 
 #include "kernels/cpu/avx2.h"
+#include "kernels/cpu/path.h"
 
 /* Most rows of a tile.  There are registers for more, but an L1 of 8 ways has no room for
  * more rows of y where these lie a multiple of 4 KiB apart. */
@@ -21,6 +22,15 @@ ALWAYS_INLINE __m512 avx512_widen_bf16(__m256i h)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
+
+/* Of path_avx512.c, and of the path beside it too: struct cpu_path says what they do. */
+tile_fn avx512_tile_f32, avx512_tile_f16, avx512_tile_bf16, avx512_tile_pairs;
+strip_fn avx512_strip_f32, avx512_strip_f16, avx512_strip_bf16;
+void avx512_widen(float *dst, const void *src, enum dtype t, size_t n);
+float avx512_softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+                     float *l);
+void avx512_silu_mul(float *y, const float *g, const float *u, uint32_t n);
+void avx512_rope(float *x, const float *cos, const float *sin, uint32_t half);
 
 #endif
 

@@ -50,7 +50,7 @@ struct cpu {
     const float *inv_freq;       // borrowed, during begin
     uint32_t *row_seq;           // (max_rows) the sequence of a row
 
-    // Inputs of the current product with quantised weights: (blocks of max_cols, max_rows)
+    // Inputs of the current product, where it rounds them: (blocks of max_cols, max_rows)
     struct quant_block *inputs;
 
     // Of the current attention:
@@ -92,15 +92,15 @@ static inline uint32_t cpu_ceil_div(uint32_t n, uint32_t by)
 
 /* tile_fn for any number of rows: in tiles of equal height, so that none is so low that
  * the latency of its few chains of additions would show. */
-static inline void cpu_tiles(const struct cpu_path *path, enum dtype t, uint32_t rows,
+static inline void cpu_tiles(const struct cpu_path *path, unsigned kind, uint32_t rows,
                              uint32_t k, const float *x, size_t ldx, const void *w,
                              size_t ldw, float *y, size_t ldy, bool add)
 {
     uint32_t n = cpu_ceil_div(rows, path->tile_rows), done = 0;
     for (uint32_t i = 1; i <= n; i++) {
         uint32_t next = (uint32_t)((uint64_t)rows * i / n);
-        path->tile[t](next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy, ldy,
-                      add);
+        path->tile[kind](next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy,
+                         ldy, add);
         done = next;
     }
 }
@@ -116,7 +116,7 @@ void cpu_run_rows(struct cpu *c, uint32_t rows, uint32_t cols, pool_fn *fn, void
 size_t cpu_panel_bytes(enum weight_format format, uint32_t cols, enum dtype type);
 size_t cpu_matrix_bytes(enum weight_format format, uint32_t rows, uint32_t cols,
                         enum dtype type);
-#define CPU_MATRIX_LAYOUT "panels of 16, groups of 32, version 1"
+#define CPU_MATRIX_LAYOUT "panels of 16, pairs of bf16, groups of 32, version 2"
 int cpu_matrix_reserve(struct backend *b, struct matrix *m,
                        const struct matrix_part *parts, uint32_t n_parts,
                        struct err *err);

@@ -5,8 +5,12 @@
  * bias; a sum over a block is one tile_fn.  How rows, panels and threads are grouped
  * around that changes when an output is computed, never how.
  *
- * A tile reads the packed weights as they are and widens them in registers.
- * Few rows: memory is the limit.
+ * A tile reads the packed weights as they are and widens them in registers.  Or it is a
+ * rounded_tile_fn: then the inputs are rounded first, once for all panels, block by block
+ * as in matmul_quant.c.
+ * Few rows: memory is the limit.  Panels are read one after the other, as they lie: a core
+ * reads one stream a quarter faster than two or four side by side, and the one chain of
+ * additions that a row then has just keeps up with it.
  * Many rows: all rows of a chunk pass over a panel's block while it is in L1.  Their block
  * of x is copied together first, because rows that lie a multiple of 2 KiB apart would
  * push each other out of the caches.  Arithmetic is the limit.
@@ -15,7 +19,7 @@
 
 #include <string.h>
 
-#define K_BLOCK 256  // at most; [256][16] is half of a 32 KiB L1 even in f32
+#define K_BLOCK QUANT_BLOCK  // at most; [256][16] is half of a 32 KiB L1 even in f32
 
 #define LDX (K_BLOCK + PANEL)  // between rows of the copied x: no power of two
 
@@ -25,30 +29,70 @@ size_t cpu_matmul_scratch(void)
     return (size_t)CHUNK_ROWS * (PANEL + LDX);
 }
 
-/* Blocks of nearly the same length, so that none is too short to be worth its turn. */
+/* Blocks of nearly the same length, so that none is too short to be worth its turn; of an
+ * even one, so that no pair is cut. */
 static uint32_t k_block_of(uint32_t cols)
 {
-    return cpu_ceil_div(cols, cpu_ceil_div(cols, K_BLOCK));
+    return ALIGN_UP(cpu_ceil_div(cols, cpu_ceil_div(cols, K_BLOCK)), 2);
+}
+
+static unsigned kind_of(const struct matrix *m)
+{
+    return m->type == DTYPE_BF16 ? TILE_PAIRS : m->type;
 }
 
 static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
 {
     return (const char *)m->data +
-           ((size_t)panel * m->cols + k) * PANEL * dtype_bytes(m->type);
+           panel * cpu_panel_bytes(m->format, m->cols, m->type) +
+           (size_t)k * PANEL * dtype_bytes(m->type);
 }
 
-/* Whole panels p .. p + n - 1, in one strip. */
-static void strip_rows(const struct matmul_job *j, uint32_t p, uint32_t n)
+/* Whether the inputs of a product are rounded first. */
+static bool rounds(const struct cpu *c, const struct matrix *m)
 {
-    const struct matrix *m = j->m;
-    ptrdiff_t next = (ptrdiff_t)cpu_panel_bytes(m->format, m->cols, m->type);
-    float *y = j->y + (size_t)p * PANEL;
-    for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-        j->cpu->path->strip[m->type](j->rows, n, cpu_min(j->k_block, m->cols - k),
-                                     j->x + k, m->cols, block_of(m, p, k), PANEL, next,
-                                     y, m->rows, k > 0);
+    return m->type == DTYPE_BF16 && c->path->tile_rounded;
+}
+
+static void round_row(void *arg, uint32_t r, uint32_t thread)
+{
+    (void)thread;
+    const struct matmul_job *j = arg;
+    for (uint32_t k = 0; k < j->m->cols; k += j->k_block) {
+        uint16_t *to = inputs_at(j, k / j->k_block, r)->bf16;
+        uint32_t n = cpu_min(j->k_block, j->m->cols - k);
+        j->cpu->path->narrow(to, j->x + (size_t)r * j->m->cols + k, DTYPE_BF16, n);
+        if (n % 2) to[n] = 0;
     }
-    for (uint32_t i = 0; i < n; i++) add_bias(j, p + i, 0, j->rows);
+}
+
+/* As cpu_tiles(), for rows from `row` of rounded inputs. */
+static void rounded_tiles(const struct matmul_job *j, uint32_t row, uint32_t rows,
+                          uint32_t k, uint32_t n_k, const void *w, struct target t)
+{
+    const size_t ldx = sizeof(struct quant_block) / sizeof(uint16_t);
+    uint32_t n = cpu_ceil_div(rows, j->cpu->path->tile_rows), done = 0;
+    for (uint32_t i = 1; i <= n; i++) {
+        uint32_t next = (uint32_t)((uint64_t)rows * i / n);
+        j->cpu->path->tile_rounded(next - done, cpu_ceil_div(n_k, 2),
+                                   inputs_at(j, k / j->k_block, row + done)->bf16, ldx,
+                                   w, t.y + done * t.ldy, t.ldy, k > 0);
+        done = next;
+    }
+}
+
+/* Block k of panel p with rows from `row`, which are at x unless they are rounded. */
+static void multiply_block(const struct matmul_job *j, uint32_t p, uint32_t k,
+                           uint32_t row, uint32_t rows, const float *x, size_t ldx,
+                           struct target t)
+{
+    const void *w = block_of(j->m, p, k);
+    uint32_t n_k = cpu_min(j->k_block, j->m->cols - k);
+    if (rounds(j->cpu, j->m))
+        rounded_tiles(j, row, rows, k, n_k, w, t);
+    else
+        cpu_tiles(j->cpu->path, kind_of(j->m), rows, n_k, x, ldx, w, PANEL, t.y, t.ldy,
+                  k > 0);
 }
 
 static void few_rows(void *arg, uint32_t i, uint32_t thread)
@@ -56,17 +100,12 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
     (void)thread;
     const struct matmul_job *j = arg;
     const struct matrix *m = j->m;
-    uint32_t p = i * j->group, end = cpu_min(j->panels, (i + 1) * j->group);
-    uint32_t n = j->rows <= STRIP_ROWS ? strip_panels(j->rows) : 1;
-    for (; n > 1; n /= 2) {
-        for (; p + n <= end && (p + n) * PANEL <= m->rows; p += n) strip_rows(j, p, n);
-    }
-    for (; p < end; p++) {
+    uint32_t end = cpu_min(j->panels, (i + 1) * j->group);
+    for (uint32_t p = i * j->group; p < end; p++) {
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-            cpu_tiles(j->cpu->path, m->type, j->rows, cpu_min(j->k_block, m->cols - k),
-                      j->x + k, m->cols, block_of(m, p, k), PANEL, t.y, t.ldy, k > 0);
+            multiply_block(j, p, k, 0, j->rows, j->x + k, m->cols, t);
         }
         copy_spill(j, p, 0, j->rows, spill);
         add_bias(j, p, 0, j->rows);
@@ -83,14 +122,13 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
              end = cpu_min(j->panels, first + j->group);
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
         uint32_t n_k = cpu_min(j->k_block, m->cols - k);
-        for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t r = 0; r < rows && !rounds(j->cpu, m); r++) {
             memcpy(x + (size_t)r * LDX, j->x + (size_t)(row + r) * m->cols + k,
                    n_k * sizeof *x);
         }
         for (uint32_t p = first; p < end; p++) {
             struct target t = target_of(j, p, row, spill);
-            cpu_tiles(j->cpu->path, m->type, rows, n_k, x, LDX, block_of(m, p, k),
-                      PANEL, t.y, t.ldy, k > 0);
+            multiply_block(j, p, k, row, rows, x, LDX, t);
         }
     }
     for (uint32_t p = first; p < end; p++) {
@@ -108,6 +146,7 @@ static void multiply(struct cpu *c, float *y, const struct matrix *m, const floa
     }
     struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
     j.k_block = k_block_of(m->cols);
+    if (rounds(c, m)) cpu_run_rows(c, rows, m->cols, round_row, &j);
     matmul_run(&j, few_rows, many_rows);
 }
 

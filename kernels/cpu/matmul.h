@@ -30,6 +30,13 @@ struct matmul_job {
     uint32_t k_block;
 };
 
+/* The rounded inputs of a block of one row; the rows of a tile are neighbours. */
+static inline struct quant_block *inputs_at(const struct matmul_job *j, uint32_t block,
+                                            uint32_t row)
+{
+    return j->cpu->inputs + (size_t)block * j->cpu->base.limits.max_rows + row;
+}
+
 /* Where the outputs of a panel go: into y, or where y has fewer than 16 columns left,
  * into `spill`, from which copy_spill takes them. */
 struct target {
@@ -84,7 +91,6 @@ static inline void matmul_run(struct matmul_job *j, pool_fn *few, pool_fn *many)
     if (j->rows <= FEW_ROWS) {
         size_t bytes = cpu_panel_bytes(m->format, m->cols, m->type);
         j->group = group_of(j, 1, (uint32_t)(ITEM_BYTES / bytes));
-        if (j->group > 4) j->group -= j->group % 4;  // whole strips
         pool_run(j->cpu->pool, cpu_ceil_div(j->panels, j->group), few, j);
         return;
     }

@@ -14,12 +14,6 @@ int cpu_inputs_open(struct cpu *c)
     return c->inputs ? 0 : -ENOMEM;
 }
 
-static struct quant_block *inputs_at(const struct matmul_job *j, uint32_t block,
-                                     uint32_t row)
-{
-    return j->cpu->inputs + (size_t)block * j->cpu->base.limits.max_rows + row;
-}
-
 static void round_row(void *arg, uint32_t r, uint32_t thread)
 {
     (void)thread;

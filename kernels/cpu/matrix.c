@@ -4,9 +4,15 @@
  *                         W[16p][1]   W[16p+1][1]  ...  W[16p+15][1]
  *                         ...
  *
- * in the matrix' own element type, or in groups of 32 along k as quant.h has them.  One
- * pass over a panel computes 16 outputs with all loads in sequence, whatever the number of
- * rows of x.  Outputs past the last are zero.
+ * in f32 or f16; in bf16 two inputs at a time:
+ *
+ *     [k / 2][16][2]:     W[16p][0]  W[16p][1]  W[16p+1][0]  W[16p+1][1]  ...
+ *                         W[16p][2]  W[16p][3]  W[16p+1][2]  W[16p+1][3]  ...
+ *                         ...
+ *
+ * or in groups of 32 along k as quant.h has them.  One pass over a panel computes 16
+ * outputs with all loads in sequence, whatever the number of rows of x.  Outputs past the
+ * last, and the second input of a pair that has none, are zero.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -15,7 +21,10 @@
 
 size_t cpu_panel_bytes(enum weight_format format, uint32_t cols, enum dtype type)
 {
-    if (format == WEIGHT_OWN) return (size_t)cols * PANEL * dtype_bytes(type);
+    if (format == WEIGHT_OWN) {
+        size_t inputs = type == DTYPE_BF16 ? ALIGN_UP((size_t)cols, 2) : cols;
+        return inputs * PANEL * dtype_bytes(type);
+    }
     return cpu_ceil_div(cols, QUANT_GROUP) * quant_group_bytes(format);
 }
 
@@ -44,6 +53,13 @@ static const void *find_row(const struct pack_job *j, uint32_t row, enum dtype *
            (size_t)row * j->m->cols * dtype_bytes(part->type);
 }
 
+/* Where the k-th weight of output c is in a panel, in elements. */
+static size_t place(enum dtype type, uint32_t k, uint32_t c)
+{
+    if (type == DTYPE_BF16) return ((size_t)(k / 2) * PANEL + c) * 2 + k % 2;
+    return (size_t)k * PANEL + c;
+}
+
 /* Write one row of `type` down column `column` of a panel of the matrix' type. */
 static void pack_row(void *panel, enum dtype to, uint32_t column, const void *src,
                      enum dtype type, uint32_t cols)
@@ -51,13 +67,13 @@ static void pack_row(void *panel, enum dtype to, uint32_t column, const void *sr
     const unsigned char *s = src;
     if (to == DTYPE_F32) {
         for (uint32_t k = 0; k < cols; k++) {
-            dtype_to_f32((float *)panel + (size_t)k * PANEL + column,
+            dtype_to_f32((float *)panel + place(to, k, column),
                          s + k * dtype_bytes(type), type, 1);
         }
         return;
     }
     for (uint32_t k = 0; k < cols; k++) {
-        uint16_t *at = (uint16_t *)panel + (size_t)k * PANEL + column;
+        uint16_t *at = (uint16_t *)panel + place(to, k, column);
         if (to == type) {
             memcpy(at, s + (size_t)2 * k, 2);
         } else {
@@ -96,7 +112,7 @@ static void pack_panel(void *arg, uint32_t p, uint32_t thread)
         pack_groups(j, p, panel);
         return;
     }
-    if (m->rows - p * PANEL < PANEL) memset(panel, 0, bytes);
+    if (m->rows - p * PANEL < PANEL || m->cols % 2) memset(panel, 0, bytes);
     for (uint32_t c = 0; c < PANEL && p * PANEL + c < m->rows; c++) {
         enum dtype type;
         const void *src = find_row(j, p * PANEL + c, &type);
@@ -156,18 +172,16 @@ static void embed_row(void *arg, uint32_t r, uint32_t thread)
     const struct embed_job *j = arg;
     const struct matrix *t = j->table;
     uint32_t id = (uint32_t)j->ids[r];
+    size_t bytes = cpu_panel_bytes(t->format, t->cols, t->type);
+    const char *panel = (const char *)t->data + id / PANEL * bytes;
+    float *x = cpu_row(j->x, r);
     if (t->format != WEIGHT_OWN) {
-        size_t bytes = cpu_panel_bytes(t->format, t->cols, t->type);
-        quant_unpack_row(cpu_row(j->x, r), (const char *)t->data + id / PANEL * bytes,
-                         t->format, id % PANEL, t->cols);
+        quant_unpack_row(x, panel, t->format, id % PANEL, t->cols);
         return;
     }
-    size_t at = (size_t)(id / PANEL) * PANEL * t->cols + id % PANEL;
     size_t size = dtype_bytes(t->type);
-    const char *src = (const char *)t->data + at * size;
-    float *x = cpu_row(j->x, r);
     for (uint32_t k = 0; k < t->cols; k++) {
-        dtype_to_f32(x + k, src + (size_t)k * PANEL * size, t->type, 1);
+        dtype_to_f32(x + k, panel + place(t->type, k, id % PANEL) * size, t->type, 1);
     }
 }
 

@@ -27,6 +27,11 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
+
+static bool has_avx512bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
 #endif
 
 static const struct {
@@ -34,6 +39,7 @@ static const struct {
     bool (*supported)(void);
 } paths[] = {
 #ifdef __x86_64__
+    {&cpu_path_avx512bf16, has_avx512bf16},
     {&cpu_path_avx512, has_avx512},
     {&cpu_path_avx2, has_avx2},
 #endif

@@ -9,7 +9,9 @@
  *          Paths may differ from each other in the last bits, but for the quant_*
  *          functions, which are the same bits on all of them.
  *
- * A panel is 16 outputs of a matrix side by side, [k][16]; see matrix.c.
+ * A panel is 16 outputs of a matrix side by side: [k][16] in one of the dtypes, or bf16 in
+ * pairs, [k / 2][16][2], where one load has two inputs' weights and a shift or a mask is all
+ * that makes them f32.  Weights in bf16 lie in pairs (matrix.c), KV in bf16 does not.
  */
 #ifndef KERNELS_CPU_PATH_H
 #define KERNELS_CPU_PATH_H
@@ -21,10 +23,15 @@
 
 _Static_assert(PANEL == QUANT_PANEL, "all weights are packed in panels of one width");
 
+/* Kinds of tiles: enum dtype, and this one. */
+#define TILE_PAIRS (DTYPE_BF16 + 1)
+#define TILE_KINDS (TILE_PAIRS + 1)
+
 /* One tile: y(rows, 16) = x(rows, k) w(k, 16), or added to y; 1 <= rows <= tile_rows.
  * Each element is the sum over ascending k, from zero, by multiply-add; `add` then adds
  * that sum to y.  ldx, ldw, ldy are the strides in elements between rows of x, k and
- * rows of y. */
+ * rows of y.  Pairs follow each other: there ldw counts for nothing.  Where k is odd, the
+ * last pair has its second weights, but x ends before them. */
 typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
                      const void *w, size_t ldw, float *y, size_t ldy, bool add);
 
@@ -34,6 +41,13 @@ typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
 typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                       size_t ldy, bool add);
+
+/* One tile of `pairs` pairs with inputs that are rounded to bf16 too, x(rows, 2 pairs).
+ * Each element is the sum over ascending pairs, from zero: onto it go the product of the
+ * second two, then that of the first two, each by a multiply-add of one rounding, to
+ * nearest even.  A denormal counts as zero, in weights, inputs and sums. */
+typedef void rounded_tile_fn(uint32_t rows, uint32_t pairs, const uint16_t *x,
+                             size_t ldx, const void *w, float *y, size_t ldy, bool add);
 
 #define STRIP_ROWS 3  // most rows for which a strip has several panels
 
@@ -48,9 +62,13 @@ struct cpu_path {
     const char *describe;  // for people
 
     uint32_t
-        tile_rows;     // most rows of one tile: as many as have their sums in registers
-    tile_fn *tile[3];  // by the dtype of w
-    strip_fn *strip[3];
+        tile_rows;  // most rows of one tile: as many as have their sums in registers
+    tile_fn *tile[TILE_KINDS];
+    strip_fn *strip[3];  // by the dtype of w
+
+    /* NULL, or the path multiplies weights in pairs by this, rather than by
+     * tile[TILE_PAIRS], with inputs that it rounds by `narrow`.  So does the CUDA backend. */
+    rounded_tile_fn *tile_rounded;
 
     uint32_t quant_rows;  // the same of one quant_tile
     quant_tile_fn *quant_tile[QUANT_KINDS];
@@ -82,7 +100,8 @@ struct cpu_path {
 };
 
 extern const struct cpu_path cpu_path_portable;
-extern const struct cpu_path cpu_path_avx2, cpu_path_avx512;  // on x86-64
+extern const struct cpu_path cpu_path_avx2, cpu_path_avx512,
+    cpu_path_avx512bf16;  // on x86-64
 
 /* The best supported path, or the one of that name.  -ENODEV. */
 NODISCARD int cpu_path_choose(const struct cpu_path **out, const char *name,

@@ -55,6 +55,23 @@ ALWAYS_INLINE void multiply_add(struct sums *s, const float *x, __m256 low, __m2
     s->high = _mm256_fmadd_ps(v, high, s->high);
 }
 
+/* Weight i of the outputs from c, 0 or 8, of a panel; `odd` says whether i is odd. */
+ALWAYS_INLINE __m256 weights(unsigned kind, const char *p, size_t ldw, uint32_t i,
+                             const bool odd, uint32_t c)
+{
+    if (kind != TILE_PAIRS) return load8(p, (enum dtype)kind, i * ldw + c);
+    const uint32_t *pairs = (const uint32_t *)p + (size_t)(i / 2) * PANEL + c;
+    __m256i v = _mm256_loadu_si256((const __m256i *)pairs);
+    if (!odd) return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+    // The mask stays in memory: a tile of 6 rows has no register for it.
+    static const uint32_t halves[8] = {0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+                                       0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000};
+    const void *mask = halves;
+    __asm__ volatile("" : "+r"(mask));
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(v, _mm256_loadu_si256((const __m256i *)mask)));
+}
+
 ALWAYS_INLINE void put(const struct sums *s, float *y, bool add)
 {
     __m256 low = s->low, high = s->high;
@@ -66,137 +83,112 @@ ALWAYS_INLINE void put(const struct sums *s, float *y, bool add)
     _mm256_storeu_ps(y + 8, high);
 }
 
-/* With rows and t constant this is a loop of loads, broadcasts and FMAs in registers: 12
- * of the 16 hold sums for 6 rows. */
-ALWAYS_INLINE void tile_of(enum dtype t, const uint32_t rows, uint32_t k,
-                           const float *x, size_t ldx, const void *w, size_t ldw,
-                           float *y, size_t ldy, bool add)
-{
-    struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
-    for (uint32_t i = 0; i < k; i++) {
-        if (t != DTYPE_F32 && rows > 1) {
-            _mm_prefetch((const char *)((const uint16_t *)w + i * ldw) + AHEAD,
-                         _MM_HINT_T0);
-        }
-        __m256 low = load8(w, t, i * ldw), high = load8(w, t, i * ldw + 8);
-        multiply_add(&a, x + i, low, high);
-        if (rows > 1) multiply_add(&b, x + ldx + i, low, high);
-        if (rows > 2) multiply_add(&c, x + 2 * ldx + i, low, high);
-        if (rows > 3) multiply_add(&d, x + 3 * ldx + i, low, high);
-        if (rows > 4) multiply_add(&e, x + 4 * ldx + i, low, high);
-        if (rows > 5) multiply_add(&f, x + 5 * ldx + i, low, high);
-    }
-    put(&a, y, add);
-    if (rows > 1) put(&b, y + ldy, add);
-    if (rows > 2) put(&c, y + 2 * ldy, add);
-    if (rows > 3) put(&d, y + 3 * ldy, add);
-    if (rows > 4) put(&e, y + 4 * ldy, add);
-    if (rows > 5) put(&f, y + 5 * ldy, add);
-}
-
-ALWAYS_INLINE void tile(enum dtype t, uint32_t rows, uint32_t k, const float *x,
-                        size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
-                        bool add)
-{
-    switch (rows) {
-    case 1: tile_of(t, 1, k, x, ldx, w, ldw, y, ldy, add); break;
-    case 2: tile_of(t, 2, k, x, ldx, w, ldw, y, ldy, add); break;
-    case 3: tile_of(t, 3, k, x, ldx, w, ldw, y, ldy, add); break;
-    case 4: tile_of(t, 4, k, x, ldx, w, ldw, y, ldy, add); break;
-    case 5: tile_of(t, 5, k, x, ldx, w, ldw, y, ldy, add); break;
-    case 6: tile_of(t, 6, k, x, ldx, w, ldw, y, ldy, add); break;
-    }
-}
-
-static void tile_f32(uint32_t rows, uint32_t k, const float *x, size_t ldx,
-                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
-{
-    tile(DTYPE_F32, rows, k, x, ldx, w, ldw, y, ldy, add);
-}
-
-static void tile_f16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
-                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
-{
-    tile(DTYPE_F16, rows, k, x, ldx, w, ldw, y, ldy, add);
-}
-
-static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
-                      const void *w, size_t ldw, float *y, size_t ldy, bool add)
-{
-    tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
-}
-
-/* Sum number n of six, in variables as above. */
+/* Sum number n of six, in variables of their own. */
 #define SUM(n)                                                                         \
     ((n) == 0 ? &a : (n) == 1 ? &b : (n) == 2 ? &c : (n) == 3 ? &d : (n) == 4 ? &e : &f)
 
-/* Element k of all rows with panel p. */
-#define STRIP_PANEL(p)                                                                 \
-    if (panels > (p)) {                                                                \
-        const void *at = (const char *)w + (p)*next;                                   \
-        __m256 low = load8(at, t, i * ldw), high = load8(at, t, i * ldw + 8);          \
-        multiply_add(SUM((p)*rows), x + i, low, high);                                 \
-        if (rows > 1) multiply_add(SUM((p)*rows + 1), x + ldx + i, low, high);         \
-        if (rows > 2) multiply_add(SUM((p)*rows + 2), x + 2 * ldx + i, low, high);     \
+/* Row r, and every row, of one panel with its weight at `at`. */
+#define STEP(r, first)                                                                 \
+    if (rows > (r)) multiply_add(SUM((first) + (r)), x + (r)*ldx + at, low, high);
+#define MULTIPLY_PANEL(panel, odd)                                                     \
+    if (panels > (panel)) {                                                            \
+        const char *from = p + (panel)*next;                                           \
+        __m256 low = weights(kind, from, ldw, at, odd, 0);                             \
+        __m256 high = weights(kind, from, ldw, at, odd, 8);                            \
+        STEP(0, (panel)*rows)                                                          \
+        STEP(1, (panel)*rows)                                                          \
+        STEP(2, (panel)*rows)                                                          \
+        STEP(3, (panel)*rows)                                                          \
+        STEP(4, (panel)*rows)                                                          \
+        STEP(5, (panel)*rows)                                                          \
     }
+#define MULTIPLY(i, odd)                                                               \
+    do {                                                                               \
+        const uint32_t at = i;                                                         \
+        MULTIPLY_PANEL(0, odd)                                                         \
+        MULTIPLY_PANEL(1, odd)                                                         \
+        MULTIPLY_PANEL(2, odd)                                                         \
+        MULTIPLY_PANEL(3, odd)                                                         \
+    } while (0)
 
-ALWAYS_INLINE void strip_of(enum dtype t, const uint32_t rows, const uint32_t panels,
+/* With kind, rows and panels constant this is a loop of loads, broadcasts and FMAs in
+ * registers: 12 of the 16 hold sums for 6 rows. */
+ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t panels,
                             uint32_t k, const float *x, size_t ldx, const void *w,
                             size_t ldw, ptrdiff_t next, float *y, size_t ldy, bool add)
 {
     struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
-    for (uint32_t i = 0; i < k; i++) {
-        STRIP_PANEL(0)
-        STRIP_PANEL(1)
-        STRIP_PANEL(2)
-        STRIP_PANEL(3)
+    const char *p = w;
+    const bool pairs = kind == TILE_PAIRS;
+    const uint32_t step = pairs ? 2 : 1;
+    for (uint32_t i = 0; i < k - k % step; i += step) {
+        if (kind != DTYPE_F32 && panels == 1 && rows > 1)
+            _mm_prefetch(p + i * (pairs ? PANEL : ldw) * sizeof(uint16_t) + AHEAD,
+                         _MM_HINT_T0);
+        MULTIPLY(i, false);
+        if (pairs) MULTIPLY(i + 1, true);
     }
-    for (uint32_t p = 0; p < panels; p++) {
+    if (k % step) MULTIPLY(k - 1, false);
+    for (uint32_t n = 0; n < panels; n++) {
         for (uint32_t r = 0; r < rows; r++)
-            put(SUM(p * rows + r), y + r * ldy + (size_t)p * PANEL, add);
+            put(SUM(n * rows + r), y + r * ldy + (size_t)n * PANEL, add);
     }
 }
 
-ALWAYS_INLINE void strip(enum dtype t, uint32_t rows, uint32_t panels, uint32_t k,
+ALWAYS_INLINE void tile(unsigned kind, uint32_t rows, uint32_t k, const float *x,
+                        size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
+                        bool add)
+{
+    switch (rows) {
+    case 1: strip_of(kind, 1, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case 2: strip_of(kind, 2, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case 3: strip_of(kind, 3, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case 4: strip_of(kind, 4, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case 5: strip_of(kind, 5, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case 6: strip_of(kind, 6, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    }
+}
+
+ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k,
                          const float *x, size_t ldx, const void *w, size_t ldw,
                          ptrdiff_t next, float *y, size_t ldy, bool add)
 {
     if (rows == 1 && panels == 4) {
-        strip_of(t, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 1 && panels == 2) {
-        strip_of(t, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 2 && panels == 2) {
-        strip_of(t, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 3 && panels == 2) {
-        strip_of(t, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else {
-        for (uint32_t p = 0; p < panels; p++) {
-            tile(t, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
-                 y + (size_t)p * PANEL, ldy, add);
+        for (uint32_t n = 0; n < panels; n++) {
+            tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)n * next, ldw,
+                 y + (size_t)n * PANEL, ldy, add);
         }
     }
 }
 
-static void strip_f32(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
-                      size_t ldy, bool add)
-{
-    strip(DTYPE_F32, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
-}
-
-static void strip_f16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
-                      size_t ldy, bool add)
-{
-    strip(DTYPE_F16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
-}
-
-static void strip_bf16(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
-                       size_t ldy, bool add)
-{
-    strip(DTYPE_BF16, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);
-}
+#define TILE(name, kind)                                                               \
+    static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
+                            const void *w, size_t ldw, float *y, size_t ldy, bool add) \
+    {                                                                                  \
+        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
+    }
+#define STRIP(name, kind)                                                              \
+    static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
+                             const float *x, size_t ldx, const void *w, size_t ldw,    \
+                             ptrdiff_t next, float *y, size_t ldy, bool add)           \
+    {                                                                                  \
+        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);               \
+    }
+TILE(f32, DTYPE_F32)
+TILE(f16, DTYPE_F16)
+TILE(bf16, DTYPE_BF16)
+TILE(pairs, TILE_PAIRS)
+STRIP(f32, DTYPE_F32)
+STRIP(f16, DTYPE_F16)
+STRIP(bf16, DTYPE_BF16)
 
 /* ---- conversion ---- */
 
@@ -372,7 +364,10 @@ const struct cpu_path cpu_path_avx2 = {
     .name = "avx2",
     .describe = "AVX2+FMA",
     .tile_rows = 6,
-    .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .tile = {[DTYPE_F32] = tile_f32,
+             [DTYPE_F16] = tile_f16,
+             [DTYPE_BF16] = tile_bf16,
+             [TILE_PAIRS] = tile_pairs},
     .strip =
         {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
     .quant_rows = 4,  // each product takes one more register on its way

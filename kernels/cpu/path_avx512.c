@@ -22,6 +22,17 @@ ALWAYS_INLINE __m512 load16(const void *p, enum dtype t, size_t i)
 
 /* ---- tiles ---- */
 
+/* Weight i of the 16 outputs of a panel; `odd` says whether i is odd. */
+ALWAYS_INLINE __m512 weights(unsigned kind, const char *p, size_t ldw, uint32_t i,
+                             const bool odd)
+{
+    if (kind != TILE_PAIRS) return load16(p, (enum dtype)kind, i * ldw);
+    __m512i pairs = _mm512_loadu_si512(p + (size_t)(i / 2) * sizeof(__m512i));
+    return _mm512_castsi512_ps(
+        odd ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000))
+            : _mm512_slli_epi32(pairs, 16));
+}
+
 /* Bytes of weights to ask for ahead of use, where several rows fill the window in which
  * the CPU itself looks ahead. */
 #define AHEAD 2048
@@ -34,7 +45,8 @@ ALWAYS_INLINE __m512 load16(const void *p, enum dtype t, size_t i)
                     : (n) / rows == 1 ? w1                                             \
                     : (n) / rows == 2 ? w2                                             \
                                       : w3;                                            \
-        sum##n = _mm512_fmadd_ps(w_, _mm512_set1_ps(x[(n) % rows * ldx + i]), sum##n); \
+        sum##n =                                                                       \
+            _mm512_fmadd_ps(w_, _mm512_set1_ps(x[(n) % rows * ldx + at]), sum##n);     \
     }
 #define PUT(n)                                                                         \
     if (rows * panels > (n)) {                                                         \
@@ -43,77 +55,93 @@ ALWAYS_INLINE __m512 load16(const void *p, enum dtype t, size_t i)
                          add ? _mm512_add_ps(_mm512_loadu_ps(to), sum##n) : sum##n);   \
     }
 
-/* With t, rows and panels constant this is a loop of loads and FMAs in registers. */
-ALWAYS_INLINE void strip_of(enum dtype t, const uint32_t rows, const uint32_t panels,
+/* All rows with weight i of the panels. */
+#define MULTIPLY(i, odd)                                                               \
+    do {                                                                               \
+        const uint32_t at = i;                                                         \
+        __m512 w0 = weights(kind, p, ldw, i, odd), w1 = w0, w2 = w0, w3 = w0;          \
+        if (panels > 1) w1 = weights(kind, p + next, ldw, i, odd);                     \
+        if (panels > 2) w2 = weights(kind, p + 2 * next, ldw, i, odd);                 \
+        if (panels > 3) w3 = weights(kind, p + 3 * next, ldw, i, odd);                 \
+        EACH_ROW(STEP)                                                                 \
+    } while (0)
+
+/* With kind, rows and panels constant this is a loop of loads and FMAs in registers. */
+ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t panels,
                             uint32_t k, const float *x, size_t ldx, const void *w,
                             size_t ldw, ptrdiff_t next, float *y, size_t ldy, bool add)
 {
     const char *p = w;
+    const bool pairs = kind == TILE_PAIRS;
+    const uint32_t step = pairs ? 2 : 1;
     EACH_ROW(CLEAR)
-    for (uint32_t i = 0; i < k; i++) {
-        size_t at = i * ldw;
-        if (t != DTYPE_F32 && panels == 1 && rows > 1)
-            _mm_prefetch(p + at * sizeof(uint16_t) + AHEAD, _MM_HINT_T0);
-        __m512 w0 = load16(p, t, at), w1 = w0, w2 = w0, w3 = w0;
-        if (panels > 1) w1 = load16(p + next, t, at);
-        if (panels > 2) w2 = load16(p + 2 * next, t, at);
-        if (panels > 3) w3 = load16(p + 3 * next, t, at);
-        EACH_ROW(STEP)
+    for (uint32_t i = 0; i < k - k % step; i += step) {
+        if (kind != DTYPE_F32 && panels == 1 && rows > 1)
+            _mm_prefetch(p + i * (pairs ? PANEL : ldw) * sizeof(uint16_t) + AHEAD,
+                         _MM_HINT_T0);
+        MULTIPLY(i, false);
+        if (pairs) MULTIPLY(i + 1, true);
     }
+    if (k % step) MULTIPLY(k - 1, false);
     EACH_ROW(PUT)
 }
 
-ALWAYS_INLINE void tile(enum dtype t, uint32_t rows, uint32_t k, const float *x,
+ALWAYS_INLINE void tile(unsigned kind, uint32_t rows, uint32_t k, const float *x,
                         size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
                         bool add)
 {
     switch (rows) {
 #define CASE(n)                                                                        \
-    case (n) + 1: strip_of(t, (n) + 1, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case (n) + 1: strip_of(kind, (n) + 1, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
         EACH_ROW(CASE)
 #undef CASE
     }
 }
 
-ALWAYS_INLINE void strip(enum dtype t, uint32_t rows, uint32_t panels, uint32_t k,
+ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k,
                          const float *x, size_t ldx, const void *w, size_t ldw,
                          ptrdiff_t next, float *y, size_t ldy, bool add)
 {
     if (rows == 1 && panels == 4) {
-        strip_of(t, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 1 && panels == 2) {
-        strip_of(t, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 2 && panels == 2) {
-        strip_of(t, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else if (rows == 3 && panels == 2) {
-        strip_of(t, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
     } else {
         for (uint32_t p = 0; p < panels; p++) {
-            tile(t, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
+            tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
                  y + (size_t)p * PANEL, ldy, add);
         }
     }
 }
 
-#define OF_TYPE(name, type)                                                            \
-    static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
+#define TILE(name, kind)                                                               \
+    void avx512_tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
                             const void *w, size_t ldw, float *y, size_t ldy, bool add) \
     {                                                                                  \
-        tile(type, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
-    }                                                                                  \
-    static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
+        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
+    }
+#define STRIP(name, kind)                                                              \
+    void avx512_strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
                              const float *x, size_t ldx, const void *w, size_t ldw,    \
                              ptrdiff_t next, float *y, size_t ldy, bool add)           \
     {                                                                                  \
-        strip(type, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);               \
+        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);               \
     }
-OF_TYPE(f32, DTYPE_F32)
-OF_TYPE(f16, DTYPE_F16)
-OF_TYPE(bf16, DTYPE_BF16)
+TILE(f32, DTYPE_F32)
+TILE(f16, DTYPE_F16)
+TILE(bf16, DTYPE_BF16)
+TILE(pairs, TILE_PAIRS)
+STRIP(f32, DTYPE_F32)
+STRIP(f16, DTYPE_F16)
+STRIP(bf16, DTYPE_BF16)
 
 /* ---- conversion ---- */
 
-static void widen(float *dst, const void *src, enum dtype t, size_t n)
+void avx512_widen(float *dst, const void *src, enum dtype t, size_t n)
 {
     size_t i = 0;
     if (t == DTYPE_F16) {
@@ -153,7 +181,7 @@ ALWAYS_INLINE __m512 exp16(__m512 x)
                               _mm512_castsi512_ps(_mm512_slli_epi32(bits, 23)));
 }
 
-static float softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
+float avx512_softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
                      float *l)
 {
     const uint64_t keep = (to < 64 ? ((uint64_t)1 << to) - 1 : ~(uint64_t)0) &
@@ -187,7 +215,7 @@ ALWAYS_INLINE __mmask16 lanes(size_t n)
     return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff;
 }
 
-static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
+void avx512_silu_mul(float *y, const float *g, const float *u, uint32_t n)
 {
     const __m512 one = _mm512_set1_ps(1.0f);
     for (uint32_t i = 0; i < n; i += 16) {
@@ -200,7 +228,7 @@ static void silu_mul(float *y, const float *g, const float *u, uint32_t n)
     }
 }
 
-static void rope(float *x, const float *cos, const float *sin, uint32_t half)
+void avx512_rope(float *x, const float *cos, const float *sin, uint32_t half)
 {
     for (uint32_t i = 0; i < half; i += 16) {
         __mmask16 mask = lanes(half - i);
@@ -219,9 +247,13 @@ const struct cpu_path cpu_path_avx512 = {
     .name = "avx512",
     .describe = "AVX-512",
     .tile_rows = AVX512_ROWS,
-    .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
-    .strip =
-        {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
+    .tile = {[DTYPE_F32] = avx512_tile_f32,
+             [DTYPE_F16] = avx512_tile_f16,
+             [DTYPE_BF16] = avx512_tile_bf16,
+             [TILE_PAIRS] = avx512_tile_pairs},
+    .strip = {[DTYPE_F32] = avx512_strip_f32,
+              [DTYPE_F16] = avx512_strip_f16,
+              [DTYPE_BF16] = avx512_strip_bf16},
     .quant_rows = AVX512_ROWS,
     .quant_tile = {[QUANT_Q8] = quant_tile_q8_avx512,
                    [QUANT_Q4] = quant_tile_q4_avx512,
@@ -229,13 +261,13 @@ const struct cpu_path cpu_path_avx512 = {
                    [QUANT_WIDE_Q4] = quant_tile_wide_q4_avx512},
     .quant_inputs = quant_inputs_avx2,
     .quant_widen = quant_widen_avx2,
-    .widen = widen,
+    .widen = avx512_widen,
     .narrow = avx2_narrow,
-    .softmax = softmax,
+    .softmax = avx512_softmax,
     .rmsnorm = avx2_rmsnorm,
     .add = avx2_add,
-    .silu_mul = silu_mul,
-    .rope = rope,
+    .silu_mul = avx512_silu_mul,
+    .rope = avx512_rope,
 };
 
 #endif

@@ -10,24 +10,25 @@
 
 /* ---- tiles ---- */
 
-static inline float load(const void *p, enum dtype t, size_t i)
+/* Weight (i, c) of a panel. */
+static inline float load(const void *p, unsigned kind, size_t ldw, size_t i, size_t c)
 {
-    switch (t) {
-    case DTYPE_F32: return ((const float *)p)[i];
-    case DTYPE_F16: return dtype_f16_to_f32(((const uint16_t *)p)[i]);
-    case DTYPE_BF16: return dtype_bf16_to_f32(((const uint16_t *)p)[i]);
+    switch (kind) {
+    case DTYPE_F32: return ((const float *)p)[i * ldw + c];
+    case DTYPE_F16: return dtype_f16_to_f32(((const uint16_t *)p)[i * ldw + c]);
+    case DTYPE_BF16: return dtype_bf16_to_f32(((const uint16_t *)p)[i * ldw + c]);
     }
-    return 0;
+    return dtype_bf16_to_f32(((const uint16_t *)p)[(i / 2 * PANEL + c) * 2 + i % 2]);
 }
 
 static inline __attribute__((always_inline)) void
-tile(enum dtype t, uint32_t rows, uint32_t k, const float *x, size_t ldx, const void *w,
-     size_t ldw, float *y, size_t ldy, bool add)
+tile(unsigned kind, uint32_t rows, uint32_t k, const float *x, size_t ldx,
+     const void *w, size_t ldw, float *y, size_t ldy, bool add)
 {
     float sum[TILE_ROWS][PANEL] = {{0}};
     for (uint32_t i = 0; i < k; i++) {
         float v[PANEL];
-        for (uint32_t c = 0; c < PANEL; c++) v[c] = load(w, t, i * ldw + c);
+        for (uint32_t c = 0; c < PANEL; c++) v[c] = load(w, kind, ldw, i, c);
         for (uint32_t r = 0; r < rows; r++) {
             for (uint32_t c = 0; c < PANEL; c++) sum[r][c] += x[r * ldx + i] * v[c];
         }
@@ -37,37 +38,29 @@ tile(enum dtype t, uint32_t rows, uint32_t k, const float *x, size_t ldx, const 
     }
 }
 
-static void tile_f32(uint32_t rows, uint32_t k, const float *x, size_t ldx,
-                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
-{
-    tile(DTYPE_F32, rows, k, x, ldx, w, ldw, y, ldy, add);
-}
-
-static void tile_f16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
-                     const void *w, size_t ldw, float *y, size_t ldy, bool add)
-{
-    tile(DTYPE_F16, rows, k, x, ldx, w, ldw, y, ldy, add);
-}
-
-static void tile_bf16(uint32_t rows, uint32_t k, const float *x, size_t ldx,
-                      const void *w, size_t ldw, float *y, size_t ldy, bool add)
-{
-    tile(DTYPE_BF16, rows, k, x, ldx, w, ldw, y, ldy, add);
-}
-
-#define STRIP(name, tile)                                                              \
-    static void name(uint32_t rows, uint32_t panels, uint32_t k, const float *x,       \
-                     size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,  \
-                     size_t ldy, bool add)                                             \
+#define TILE(name, kind)                                                               \
+    static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
+                            const void *w, size_t ldw, float *y, size_t ldy, bool add) \
+    {                                                                                  \
+        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
+    }
+#define STRIP(name, kind)                                                              \
+    static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
+                             const float *x, size_t ldx, const void *w, size_t ldw,    \
+                             ptrdiff_t next, float *y, size_t ldy, bool add)           \
     {                                                                                  \
         for (uint32_t p = 0; p < panels; p++) {                                        \
-            tile(rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,          \
+            tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,    \
                  y + (size_t)p * PANEL, ldy, add);                                     \
         }                                                                              \
     }
-STRIP(strip_f32, tile_f32)
-STRIP(strip_f16, tile_f16)
-STRIP(strip_bf16, tile_bf16)
+TILE(f32, DTYPE_F32)
+TILE(f16, DTYPE_F16)
+TILE(bf16, DTYPE_BF16)
+TILE(pairs, TILE_PAIRS)
+STRIP(f32, DTYPE_F32)
+STRIP(f16, DTYPE_F16)
+STRIP(bf16, DTYPE_BF16)
 
 /* ---- conversion ---- */
 
@@ -167,7 +160,10 @@ const struct cpu_path cpu_path_portable = {
     .name = "portable",
     .describe = "portable C",
     .tile_rows = 6,
-    .tile = {[DTYPE_F32] = tile_f32, [DTYPE_F16] = tile_f16, [DTYPE_BF16] = tile_bf16},
+    .tile = {[DTYPE_F32] = tile_f32,
+             [DTYPE_F16] = tile_f16,
+             [DTYPE_BF16] = tile_bf16,
+             [TILE_PAIRS] = tile_pairs},
     .strip =
         {[DTYPE_F32] = strip_f32, [DTYPE_F16] = strip_f16, [DTYPE_BF16] = strip_bf16},
     .quant_rows = 4,

@@ -43,9 +43,13 @@ struct quant_wide {
     int16_t q[QUANT_GROUP / 2][QUANT_PANEL][2];
 };
 
-/* 256 inputs of one row: x = scale q; sum is what the x of a group add up to. */
+/* 256 inputs of one row: x = scale q; sum is what the x of a group add up to.  For weights
+ * in bf16 they are rounded to that (path.h). */
 struct quant_block {
-    int16_t q[QUANT_BLOCK];
+    union {
+        int16_t q[QUANT_BLOCK];
+        uint16_t bf16[QUANT_BLOCK];
+    };
     float scale[QUANT_GROUPS], sum[QUANT_GROUPS];
 };
 

@@ -17,7 +17,7 @@
 
 #define UNIT_ROUNDOFF 0x1p-24  // of one f32 operation
 
-static const char *const paths[] = {"portable", "avx2", "avx512"};
+static const char *const paths[] = {"portable", "avx2", "avx512", "avx512bf16"};
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 static const struct backend_limits wide_limits = {

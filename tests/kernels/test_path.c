@@ -223,6 +223,111 @@ static void a_tile_has_the_bits_of_its_rows(void **state)
     free(y0);
 }
 
+/* Weights (K, 16) as pairs; the last pair of an odd K has its second weights. */
+static void pack_pairs(uint16_t *pairs, const uint16_t *w, uint32_t k)
+{
+    for (uint32_t i = 0; i < k; i++) {
+        for (uint32_t c = 0; c < PANEL; c++)
+            pairs[(i / 2 * PANEL + c) * 2 + i % 2] = w[i * PANEL + c];
+    }
+}
+
+/* What follows an x of odd length is NaN, and must not matter. */
+static void pairs_have_the_bits_of_one_input_after_the_other(void **state)
+{
+    (void)state;
+    enum { K = 61, LDX = 67, LDY = 19 };
+    float exact[K * PANEL], *x = random_floats(3, TILE_ROWS * LDX);
+    uint16_t *w = random_typed(4, K * PANEL, DTYPE_BF16, exact);
+    uint16_t pairs[(K + 1) * PANEL];
+    pack_pairs(pairs, w, K);
+    for (uint32_t c = 0; c < PANEL; c++) pairs[(K / 2 * PANEL + c) * 2 + 1] = 0;
+    for (uint32_t r = 0; r < TILE_ROWS; r++) x[r * LDX + K] = NAN;
+    FOR_EACH_PATH(path)
+    {
+        for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
+            for (uint32_t k = 1; k <= K; k += k < 4 ? 1 : 19) {
+                float got[TILE_ROWS * LDY], want[TILE_ROWS * LDY];
+                for (uint32_t i = 0; i < TILE_ROWS * LDY; i++)
+                    got[i] = want[i] = (float)i;
+                path->tile[TILE_PAIRS](rows, k, x, LDX, pairs, PANEL, got, LDY, k > 3);
+                path->tile[DTYPE_F32](rows, k, x, LDX, exact, PANEL, want, LDY, k > 3);
+                assert_memory_equal(got, want, sizeof got);
+            }
+        }
+    }
+    free(x);
+    free(w);
+}
+
+/* a b + c in one rounding, of and to what has no denormals. */
+static float flushed(float v)
+{
+    return fabsf(v) < 0x1p-126f ? copysignf(0, v) : v;
+}
+
+static float multiply_add(uint16_t a, uint16_t b, float c)
+{
+    return flushed(
+        fmaf(flushed(dtype_bf16_to_f32(a)), flushed(dtype_bf16_to_f32(b)), flushed(c)));
+}
+
+/* All bits of bf16 but infinity and NaN; small sizes now and then. */
+static uint16_t random_bf16(uint64_t *seed)
+{
+    float v = random_unit(seed);
+    uint16_t h = dtype_f32_to_bf16(v);
+    return fabsf(v) < 0.05f ? (uint16_t)(h & 0x80ff) : h;
+}
+
+/* A pair's second product goes first; denormals count as zero. */
+static void rounded_tiles_are_multiply_adds_in_order(void **state)
+{
+    (void)state;
+    enum { PAIRS = 33, LDX = 2 * PAIRS + 6, LDY = 19 };
+    uint16_t x[TILE_ROWS * LDX], w[PAIRS * PANEL * 2];
+    uint64_t seed = 5;
+    for (size_t i = 0; i < ARRAY_LEN(x); i++) x[i] = random_bf16(&seed);
+    for (size_t i = 0; i < ARRAY_LEN(w); i++) w[i] = random_bf16(&seed);
+    FOR_EACH_PATH(path)
+    {
+        if (!path->tile_rounded) continue;
+        for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
+            for (uint32_t pairs = 1; pairs <= PAIRS; pairs += 8) {
+                float got[TILE_ROWS * LDY], want[TILE_ROWS * LDY];
+                for (uint32_t i = 0; i < TILE_ROWS * LDY; i++)
+                    got[i] = want[i] = (float)i;
+                for (uint32_t i = 0; i < rows * PANEL; i++) {
+                    const uint16_t *from = x + i / PANEL * LDX, *by = w + i % PANEL * 2;
+                    float sum = 0, *to = want + i / PANEL * LDY + i % PANEL;
+                    for (uint32_t p = 0; p < pairs; p++, from += 2, by += 2 * PANEL) {
+                        sum = multiply_add(from[1], by[1], sum);
+                        sum = multiply_add(from[0], by[0], sum);
+                    }
+                    *to = pairs > 8 ? *to + sum : sum;
+                }
+                path->tile_rounded(rows, pairs, x, LDX, w, got, LDY, pairs > 8);
+                assert_memory_equal(got, want, sizeof got);
+            }
+        }
+    }
+}
+
+static void rounded_tiles_hand_on_infinity_and_nan(void **state)
+{
+    (void)state;
+    enum { INF = 0x7f80, QUIET_NAN = 0x7fc0, ONE = 0x3f80 };
+    FOR_EACH_PATH(path)
+    {
+        if (!path->tile_rounded) continue;
+        uint16_t x[2] = {ONE, ONE},
+                 w[2 * PANEL] = {ONE, INF, INF, INF | 0x8000, QUIET_NAN};
+        float y[PANEL];
+        path->tile_rounded(1, 1, x, 2, w, y, PANEL, false);
+        assert_true(isinf(y[0]) && isnan(y[1]) && isnan(y[2]) && y[3] == 0);
+    }
+}
+
 /* The same element at every place of a vector and in its tail. */
 static void an_element_has_the_same_bits_wherever_it_stands(void **state)
 {
@@ -262,6 +367,9 @@ int main(void)
         cmocka_unit_test(softmax_counts_its_span_and_rescales_what_was),
         cmocka_unit_test(a_strip_has_the_bits_of_its_tiles),
         cmocka_unit_test(a_tile_has_the_bits_of_its_rows),
+        cmocka_unit_test(pairs_have_the_bits_of_one_input_after_the_other),
+        cmocka_unit_test(rounded_tiles_are_multiply_adds_in_order),
+        cmocka_unit_test(rounded_tiles_hand_on_infinity_and_nan),
         cmocka_unit_test(an_element_has_the_same_bits_wherever_it_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,9 @@ q4 with q4.  Both sides have the same threads, prompts of the same length and KV
 turns, so that what the machine does meanwhile hits both; of flash attention on and off, the
 peer's better median counts.  Printed are medians in tokens a second, the ratio of each turn
 (median, least and most), and what ours is of the machine's read bandwidth and peak of
-multiply-adds, measured beside it.  One row alone: --cases decode:1:4096 --threads 2.
+multiply-adds (of bf16 pairs where the backend multiplies those, of f32 elsewhere), measured
+beside it.  Give it fresh copies of the files: the peer decodes from the page cache, up to a third
+faster where a file lies there in large pieces.  One row alone: --cases decode:1:4096 --threads 2.
 """
 import argparse
 import json

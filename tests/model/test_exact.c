@@ -198,7 +198,8 @@ static void logits_are_the_same_bits_however_computed(void **state)
 
 int main(void)
 {
-    static const char *const paths[] = {"portable", "avx2", "avx512", "cuda"};
+    static const char *const paths[] = {"portable", "avx2", "avx512", "avx512bf16",
+                                        "cuda"};
     static const struct {
         const char *name;
         enum dtype kv;

@@ -7,7 +7,7 @@
  * may be off by; at a nearer tie the recorded token is fed and the reply goes on.  The
  * tolerances hold the largest error in a chosen token's logprob and in the first token's
  * five logits, which the test prints, with some room: 3.5e-5 was seen with f32 KV, 9e-3
- * with f16.
+ * with f16, and 1.6e-1 on the path that rounds what it multiplies with bf16 weights.
  */
 #include "tests/model/fixture.h"
 #include "tests/model/golden.h"
@@ -25,11 +25,13 @@
 #define MAX_TOKENS 3100
 #define MAX_ROWS   256
 
+#define ROUNDED_TOLERANCE 2.5e-1
+
 struct setup {
     const char *cpu_path;  // NULL: the best
     enum dtype kv;
-    double tolerance;
-    uint32_t cases;  // the first of them
+    double tolerance;  // where inputs of products are not rounded
+    uint32_t cases;    // the first of them
 };
 
 struct reply {
@@ -103,6 +105,11 @@ static void decode_together(struct fixture *f, struct reply *replies, uint32_t n
     }
 }
 
+static double tolerance_of(const struct setup *s, const struct backend *b)
+{
+    return strstr(backend_describe(b), "BF16") ? ROUNDED_TOLERANCE : s->tolerance;
+}
+
 static void replies_are_the_recorded_ones(void **state)
 {
     const struct setup *s = *state;
@@ -117,7 +124,11 @@ static void replies_are_the_recorded_ones(void **state)
     struct fixture f;
     struct fixture_options o = {MODEL,    s->cpu_path, 0,         s->kv,
                                 MAX_ROWS, 300,         WEIGHT_OWN};
-    assert_true(fixture_open(&f, &o));
+    if (!fixture_open(&f, &o)) {
+        print_message("skipped: this machine has no %s\n", s->cpu_path);
+        skip();
+    }
+    double tolerance = tolerance_of(s, f.backend);
     struct golden g = golden_open("tests/golden/smollm2", "golden.json");
     static struct reply replies[CASES];
     struct tally t = {0};
@@ -126,14 +137,14 @@ static void replies_are_the_recorded_ones(void **state)
          json_next(&i) && n < s->cases;)
         read_reply(&replies[n++], i.value);
 
-    for (uint32_t i = 0; i < n; i++) prefill(&f, &replies[i], &t, s->tolerance);
-    decode_together(&f, replies, n, &t, s->tolerance);
+    for (uint32_t i = 0; i < n; i++) prefill(&f, &replies[i], &t, tolerance);
+    decode_together(&f, replies, n, &t, tolerance);
 
     print_message("%s, %s KV: largest error %.1e; %u tokens, %u near ties, %u differ\n",
                   backend_describe(f.backend), dtype_name(s->kv), t.error, t.compared,
                   t.near_ties, t.differing);
     assert_int_equal(t.compared, n * STEPS);
-    assert_true(t.error < s->tolerance);
+    assert_true(t.error < tolerance);
     for (uint32_t i = 0; i < n; i++) free(replies[i].table.blocks);
     golden_close(&g);
     fixture_close(&f);
@@ -152,12 +163,15 @@ int main(void)
 {
     static struct setup f32 = {NULL, DTYPE_F32, 5e-4, RUN_CASES};
     static struct setup f16 = {NULL, DTYPE_F16, 2e-2, RUN_CASES};
+    static struct setup avx512 = {"avx512", DTYPE_F32, 5e-4, RUN_CASES};
     static struct setup portable = {"portable", DTYPE_F32, 5e-4, PORTABLE_CASES};
     const struct CMUnitTest tests[] = {
         {"smollm2_replies_as_recorded_with_f32_kv", replies_are_the_recorded_ones, NULL,
          NULL, &f32},
         {"smollm2_replies_as_recorded_with_f16_kv", replies_are_the_recorded_ones, NULL,
          NULL, &f16},
+        {"smollm2_replies_as_recorded_on_avx512", replies_are_the_recorded_ones, NULL,
+         NULL, &avx512},
         {"smollm2_replies_as_recorded_on_portable", replies_are_the_recorded_ones, NULL,
          NULL, &portable},
     };

@@ -44,6 +44,9 @@ static void threads_leave_the_fingerprint_and_the_instruction_set_does_not(void 
     struct crypto_hash two = fingerprint_of("cpu (AVX2+FMA, 2 threads)", WEIGHT_Q8);
     assert_true(equal(two, fingerprint_of("cpu (AVX2+FMA, 1 thread)", WEIGHT_Q8)));
     assert_false(equal(two, fingerprint_of("cpu (portable C, 2 threads)", WEIGHT_Q8)));
+    struct crypto_hash wide = fingerprint_of("cpu (AVX-512, 2 threads)", WEIGHT_OWN);
+    assert_false(
+        equal(wide, fingerprint_of("cpu (AVX-512 BF16, 2 threads)", WEIGHT_OWN)));
 }
 
 static uint64_t bytes_of(uint64_t ram, const char *ssd)
