@@ -26,6 +26,7 @@ CC           ?= cc
 CLANG        ?= clang
 CLANG_FORMAT ?= clang-format
 PKG_CONFIG   ?= pkg-config
+OBJCOPY      ?= objcopy
 
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wundef -Wvla -Wformat=2 \
         -Wstrict-prototypes -Wmissing-prototypes $(if $(filter 1,$(WERROR)),-Werror)
@@ -45,7 +46,7 @@ LDLIBS     += -lm
 PKGS      := libmicrohttpd libcjson libpcre2-8 libutf8proc inih libsodium libxxhash liburing
 RUN_DEBS  := pkg-config python3-venv libjsmn-dev libmicrohttpd-dev libcjson-dev libpcre2-dev \
              libutf8proc-dev libinih-dev libsodium-dev libxxhash-dev liburing-dev
-TEST_DEBS := $(RUN_DEBS) libcmocka-dev clang clang-format libclang-rt-14-dev curl
+TEST_DEBS := $(RUN_DEBS) libcmocka-dev libsimde-dev clang clang-format libclang-rt-14-dev curl
 
 # Asked once, when first needed: after `make deps` has had its chance.
 PKG_CFLAGS = $(eval PKG_CFLAGS := $$(shell $$(PKG_CONFIG) --cflags $$(PKGS)))$(PKG_CFLAGS)
@@ -80,6 +81,8 @@ BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 HELPERS := $(patsubst %,$(BUILD)/%.o,$(filter-out tests/bench_%,$(wildcard tests/*.c)))
 COUNT_ALLOCS := $(foreach f,malloc calloc realloc aligned_alloc strdup,-Wl,--wrap=$(f))
 
+include tests/emulated/emulated.mk
+
 all: $(SERVER) ## build the server (default)
 
 $(SERVER): $(BUILD)/server/main.c.o $(call libs_of,server)
@@ -91,9 +94,9 @@ $(BUILD)/lib$1.a: $(call obj_of,$1)
 	$$(say) AR $$@
 	$$(Q)rm -f $$@ && ar rcs $$@ $$^
 
-$(BUILD)/tests/$1/test_%: $(BUILD)/tests/$1/test_%.c.o $(HELPERS) $(call libs_of,$1)
+$(BUILD)/tests/$1/test_%: $(BUILD)/tests/$1/test_%.c.o $(HELPERS) $(EMULATED_OBJS_$1) $(call libs_of,$1)
 	$$(say) LINK $$@
-	$$(Q)$$(CC) $$^ $$(ALL_LDFLAGS) $(COUNT_ALLOCS) $$(PKG_LIBS) -lcmocka $(CUDA_LIBS) $$(LDLIBS) -o $$@
+	$$(Q)$$(CC) $$^ $$(ALL_LDFLAGS) $(COUNT_ALLOCS) $(EMULATED_LINK_$1) $$(PKG_LIBS) -lcmocka $(CUDA_LIBS) $$(LDLIBS) -o $$@
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rules,$r)))
 

@@ -52,6 +52,7 @@ door 'sodium(\.h|/)' kernels/crypto.c
 door 'xxhash\.h' kernels/checksum.c
 door 'liburing\.h' offload/ssd_
 door 'cmocka\.h' tests/
+door 'simde/' tests/emulated/
 door 'cu(da|blas)[a-z0-9_]*\.h' "kernels/cuda/|tests/cuda_on_cpu/|tests/bench_cuda\.c"
 
 test ! -s "$breaches"

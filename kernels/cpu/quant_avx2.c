@@ -116,8 +116,8 @@ void quant_widen_avx2(struct quant_wide *to, const void *w, enum weight_format f
             const struct quant_q8 *from = (const struct quant_q8 *)w + g;
             widen_scales(to, from->scale, NULL);
             for (uint32_t i = 0; i < QUANT_GROUP; i++) {
-                _mm256_storeu_si256((__m256i *)to->q[0][0] + i,
-                                    load_i8(from->q[0][0] + (size_t)16 * i));
+                _mm256_storeu_si256((__m256i *)to->q[i / 2][i % 2 * 8],
+                                    load_i8(from->q[i / 2][i % 2 * 8]));
             }
             continue;
         }

@@ -85,6 +85,16 @@ static inline struct attended attend(const struct attention_shape *a,
     return want;
 }
 
+/* The f32 result may differ from the one in double precision by the error of a score
+ * (head_dim roundings of terms whose sizes add up to `size`), which exp turns into a
+ * relative error of each weight, and by some roundings of the weights and sums:
+ * altogether 2 * (dim * size + 32) roundings of the largest |v|, and what is lost below
+ * the normal numbers. */
+static inline double attention_tolerance(const struct attended *want, uint32_t dim)
+{
+    return 2 * (dim * want->size + 32) * UNIT_ROUNDOFF * want->largest + 0x1p-139;
+}
+
 static inline void check_attended(const struct attended *want, double tolerance,
                                   const struct attention_shape *a, uint32_t pos,
                                   uint32_t head, const float *got)

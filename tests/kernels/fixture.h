@@ -17,7 +17,12 @@
 
 #define UNIT_ROUNDOFF 0x1p-24  // of one f32 operation
 
-static const char *const paths[] = {"portable", "avx2", "avx512", "avx512bf16"};
+/* The emulated ones (tests/emulated/) are there on every machine; slow as they are, tests may
+ * give them fewer shapes. */
+static const char *const paths[] = {
+    "portable",           "avx2",          "avx512",
+    "avx512bf16",         "emulated avx2", "emulated avx512",
+    "emulated avx512bf16"};
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
 
 static const struct backend_limits wide_limits = {
@@ -28,6 +33,11 @@ static const struct backend_limits wide_limits = {
     .max_q_heads = 32,
     .max_cols = 8192,
 };
+
+static inline bool path_is_emulated(const char *path)
+{
+    return strncmp(path, "emulated ", 9) == 0;
+}
 
 /* NULL where this machine lacks the path; the loop over paths then goes on. */
 static inline struct backend *open_path(const char *path, uint32_t threads)

@@ -51,18 +51,13 @@ static float *out_row(const struct world *w, uint32_t row)
     return (float *)w->out.data + (size_t)row * w->out.cols;
 }
 
-/* The f32 result may differ from the one in double precision by the error of a score
- * (head_dim roundings of terms whose sizes add up to `size`), which exp turns into a
- * relative error of each weight, and by some roundings of the weights and sums:
- * altogether 2 * (dim * size + 32) roundings of the largest |v|. */
 static void check_head(const struct world *w, const uint32_t *table, uint32_t row,
                        uint32_t pos, uint32_t head)
 {
     uint32_t dim = w->shape.head_dim;
     const float *q = (const float *)w->qkv.data + (size_t)row * w->width + head * dim;
     struct attended want = attend(&w->shape, &w->kv, cpu_stored, table, pos, head, q);
-    double tolerance = 2 * (dim * want.size + 32) * UNIT_ROUNDOFF * want.largest;
-    check_attended(&want, tolerance, &w->shape, pos, head,
+    check_attended(&want, attention_tolerance(&want, dim), &w->shape, pos, head,
                    out_row(w, row) + head * dim);
 }
 
@@ -96,10 +91,11 @@ static void it_is_softmax_attention_for_every_head_shape_and_type(void **state)
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         struct backend *b = open_path(paths[p], 2);
         if (!b) continue;
-        for (size_t i = 0; i < ARRAY_LEN(many_heads); i++) {
+        bool emulated = path_is_emulated(paths[p]);
+        for (size_t i = 0; i < ARRAY_LEN(many_heads); i += emulated ? 3 : 1) {
             check_prompt_and_reply(b, many_heads[i], 0, dtypes[i % 3]);
         }
-        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
+        for (size_t t = 0; t < ARRAY_LEN(dtypes) && !emulated; t++) {
             check_prompt_and_reply(b, many_heads[0], 0, dtypes[t]);
         }
         backend_close(b);
@@ -113,7 +109,8 @@ static void a_window_of_w_sees_the_last_w_keys(void **state)
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         struct backend *b = open_path(paths[p], 2);
         if (!b) continue;
-        for (size_t i = 0; i < ARRAY_LEN(windows); i++) {
+        for (size_t i = 0; i < ARRAY_LEN(windows);
+             i += path_is_emulated(paths[p]) ? 4 : 1) {
             check_prompt_and_reply(b, (struct heads){4, 2, 16}, windows[i], DTYPE_BF16);
         }
         backend_close(b);
@@ -170,10 +167,11 @@ static void a_position_has_the_same_bits_however_its_prompt_was_cut(void **state
         struct backend *b = open_path(paths[p], 1);
         if (!b) continue;
         backend_close(b);
+        check_bits(paths[p], 100, DTYPE_BF16);
+        if (path_is_emulated(paths[p])) continue;
         check_bits(paths[p], 0, DTYPE_BF16);
         check_bits(paths[p], 0, DTYPE_F16);
         check_bits(paths[p], 0, DTYPE_F32);
-        check_bits(paths[p], 100, DTYPE_BF16);
         check_bits(paths[p], 270, DTYPE_F16);
     }
 }

@@ -24,9 +24,9 @@ static void an_unknown_path_is_refused_by_name(void **state)
     assert_non_null(path);
 }
 
-/* The other tests pass over a path that this CPU has not; here it is said.  No emulator in
- * Debian 12 knows AVX-512, so it is tested where the CPU has it. */
-static void every_path_is_tested_here(void **state)
+/* The other tests pass over a path that this CPU has not, and take the same code emulated;
+ * here it is said. */
+static void every_path_is_tested_on_its_own_instructions(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
@@ -360,7 +360,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_unknown_path_is_refused_by_name),
-        cmocka_unit_test(every_path_is_tested_here),
+        cmocka_unit_test(every_path_is_tested_on_its_own_instructions),
         cmocka_unit_test(widening_is_exact_for_every_value),
         cmocka_unit_test(narrowing_rounds_as_dtype_does_and_f16_saturates),
         cmocka_unit_test(exp_is_within_two_units_in_the_last_place),

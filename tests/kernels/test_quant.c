@@ -1,6 +1,6 @@
 /* test_quant.c - int8 and int4 weights: what is lost, and that nothing else is. */
 #include "kernels/cpu/cpu.h"
-#include "tests/kernels/fixture.h"
+#include "tests/kernels/product_reference.h"
 
 #define MOST_ROWS 130
 
@@ -107,29 +107,6 @@ static void groups_of_zeros_and_of_extreme_weights_stay_finite(void **state)
 
 /* ---- products ---- */
 
-/* One output in double precision from the weights as they are kept.  An input may be off by
- * half of a 32,767th of the largest of its group; each group brings at most six roundings,
- * and one for each later group. */
-static void check_output(const float *x, const float *w, uint32_t cols, float bias,
-                         float got)
-{
-    double sum = bias, size = fabs(bias), inputs = 0;
-    for (uint32_t first = 0; first < cols; first += QUANT_GROUP) {
-        double top = 0, weights = 0;
-        for (uint32_t k = first; k < cols && k < first + QUANT_GROUP; k++) {
-            sum += (double)x[k] * w[k];
-            size += 4 * fabs((double)x[k] * w[k]);
-            top = fmax(top, fabs(x[k]));
-            weights += fabs(w[k]);
-        }
-        inputs += top * weights * (0.51 / 32767 + 2 * UNIT_ROUNDOFF);
-        size += 4 * top * weights;  // q4: q scale and low may be larger than their sum
-    }
-    double roundings = 8 + cols / 32.0;
-    if (!(fabs(sum - got) <= inputs + roundings * UNIT_ROUNDOFF * size))
-        fail_msg("%.9g is not %.9g with %u columns", got, sum, cols);
-}
-
 static void check_shape(struct backend *b, struct shape shape,
                         enum weight_format format)
 {
@@ -141,7 +118,7 @@ static void check_shape(struct backend *b, struct shape shape,
     float *w = unpacked(&m);
     static const uint32_t counts[] = {1, 2, 3, 4, 5, 6, 7, 13, 24, 25, 97, 130};
     check_products(b, &m, w, with_bias ? bias : NULL, counts, ARRAY_LEN(counts),
-                   check_output);
+                   check_quant_product);
     backend_matrix_free(b, &m);
     free(bias);
     free(exact);
