@@ -162,7 +162,8 @@ endif
 
 # ---- the toolkit -------------------------------------------------------------
 
-cuda-toolkit: ## get nvcc into build/ where there is none (1 GB)
+cuda-toolkit: ## get nvcc into build/ where there is none (1 GB), and the compiler beneath it
+	$(call install_debs,g++)
 	$(if $(CUDA_HOME),@echo "CUDA's toolkit is in $(CUDA_HOME)",@$(MAKE) --no-print-directory $(CUDA_VENV)/ready)
 $(CUDA_VENV)/ready: kernels/cuda/requirements.txt
 	@echo "making a Python environment in $(CUDA_VENV) for CUDA's toolkit"
