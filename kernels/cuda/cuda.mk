@@ -136,9 +136,16 @@ else
 endif
 
 # What a machine with a GPU is to be asked once; ARGS=--standin proves the script without one.
-gpu-check: model ## ten minutes on a GPU: goldens, shares of its limits, waking; ARGS=--standin for a try without
-	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 all build/cuda/tests/bench_cuda $(if $(filter --standin,$(ARGS)),standin)
-	@tests/load/gpu_check.py build/cuda $(MODEL) $(ARGS)
+# The model of `make model` is not needed; where it is there, its goldens are asked for, too.
+GPU_TESTS    = $(shell tests/load/gpu_check.py --list $(ARGS))
+GPU_PROGRAMS = $(addprefix build/cuda/,dormouse tests/bench_cuda \
+    $(foreach t,$(GPU_TESTS),tests/$(dir $t)test_$(notdir $t)))
+gpu-check: ## nine minutes on a GPU: goldens, shares of its limits, waking; ARGS=--standin for a try without
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 BUILD=build/cuda $(GPU_PROGRAMS) $(if $(filter --standin,$(ARGS)),standin)
+	@tests/load/gpu_check.py build/cuda $(ARGS)
+gpu-kit: ## what gpu-check needs, in build/gpu-kit.tar.xz, for a machine that can build nothing
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 BUILD=build/cuda $(GPU_PROGRAMS)
+	@tests/load/gpu_kit.sh build/cuda build/gpu-kit $(GPU_PROGRAMS)
 
 # ---- what the kernels cost ---------------------------------------------------
 # cuobjdump, which calls nvdisasm, is not part of every toolkit.
@@ -158,7 +165,7 @@ else
 	@kernels/cuda/report.py $(NVCC) $(CUOBJDUMP) build/cuda-report $(CUDA_ARCHS) -- $(NVCC_FLAGS)
 endif
 
-.PHONY: standin gpu-check cuda-test cuda-report cuda-toolkit
+.PHONY: standin gpu-check gpu-kit cuda-test cuda-report cuda-toolkit
 
 # ---- the toolkit -------------------------------------------------------------
 
