@@ -135,6 +135,24 @@ else
 	    unit T="$(if $(SAN),$(CUDA_WATCHED),$(CUDA_TESTS))"
 endif
 
+cuda-e2e: $(E2E_VENV)/ready ## the tiny models' texts from a server on the stand-in
+ifeq ($(CUDA_HOME),)
+	@echo '$(NO_CUDA)'
+	@echo "0 passed, 0 failed, 1 skipped"
+else
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 BUILD=build/cuda all standin
+	@DORMOUSE_DEVICE=cuda LD_LIBRARY_PATH=$(abspath build/cuda/standin) \
+	    tests/e2e/run.sh build/cuda/dormouse -k recorded_texts
+endif
+
+cuda-faults: ## deliberate bugs in the CUDA backend, each of which its tests must catch; T=words picks some
+ifeq ($(CUDA_HOME),)
+	@echo '$(NO_CUDA)'
+	@echo "0 passed, 0 failed, 1 skipped"
+else
+	@tests/cuda_on_cpu/faults.py $(T)
+endif
+
 # What a machine with a GPU is to be asked once; ARGS=--standin proves the script without one.
 # The model of `make model` is not needed; where it is there, its goldens are asked for, too.
 GPU_TESTS    = $(shell tests/load/gpu_check.py --list $(ARGS))
@@ -165,7 +183,7 @@ else
 	@kernels/cuda/report.py $(NVCC) $(CUOBJDUMP) build/cuda-report $(CUDA_ARCHS) -- $(NVCC_FLAGS)
 endif
 
-.PHONY: standin gpu-check gpu-kit cuda-test cuda-report cuda-toolkit
+.PHONY: standin gpu-check gpu-kit cuda-test cuda-e2e cuda-faults cuda-report cuda-toolkit
 
 # ---- the toolkit -------------------------------------------------------------
 
