@@ -112,8 +112,9 @@ class Check:
                     "weights": random_model.weights_bytes(self.set["shape"])}
         libraries = [os.path.join(o.build, "standin")] if o.standin else []
         libraries += [os.path.join(o.build, "lib"), *toolkit_libraries()]
+        libraries += filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
         self.env = dict(os.environ, DORMOUSE=os.path.join(o.build, "dormouse"),
-                        LD_LIBRARY_PATH=":".join(os.path.abspath(x) for x in libraries))
+                        LD_LIBRARY_PATH=":".join(libraries))
 
     def left(self, part):
         """Seconds that it has; in a shorter check all have less."""
