@@ -52,6 +52,10 @@ TEST_DEBS := $(RUN_DEBS) libcmocka-dev libsimde-dev clang clang-format libclang-
 PKG_CFLAGS = $(eval PKG_CFLAGS := $$(shell $$(PKG_CONFIG) --cflags $$(PKGS)))$(PKG_CFLAGS)
 PKG_LIBS   = $(eval PKG_LIBS := $$(shell $$(PKG_CONFIG) --libs $$(PKGS)))$(PKG_LIBS)
 
+# Python environments of the tests.
+E2E_VENV     := build/venv-e2e
+CLIENTS_VENV := build/venv-clients
+
 # ---- the device --------------------------------------------------------------
 
 .DEFAULT_GOAL := all
@@ -72,7 +76,11 @@ src_of   = $(filter-out server/main.c $(if $(filter cpu,$(DEVICE)),kernels/cuda/
                $(wildcard $1/*.c $1/*/*.c $1/cuda/*.cu))
 obj_of   = $(patsubst %,$(BUILD)/%.o,$(call src_of,$1))
 libs_of  = $(foreach r,$(SEES_$1),$(if $(call src_of,$r),$(BUILD)/lib$r.a)) $(STANDIN_LIB)
-tests_of = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/$1/test_*.c))
+# Of a build without CUDA the tests of CUDA alone could only skip: `make test` runs them by
+# cuda-test, where there is an nvcc.
+tests_of = $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out \
+               $(if $(filter cpu,$(DEVICE)),tests/$1/test_cuda_% tests/$1/test_engine_cuda.c), \
+               $(wildcard tests/$1/test_*.c)))
 
 SERVER  := $(BUILD)/dormouse
 TESTS   := $(foreach r,$(ROOMS),$(call tests_of,$r)) $(STANDIN_TESTS)
@@ -200,9 +208,6 @@ endef
 
 # ---- checks ------------------------------------------------------------------
 
-E2E_VENV     := build/venv-e2e
-CLIENTS_VENV := build/venv-clients
-
 test: deps-test ## everything: unit and end-to-end tests, layers, headers, style
 	@$(MAKE) --no-print-directory -j$$(nproc) model all $(TESTS) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready
 	@tests/all.sh $(BUILD)
@@ -226,6 +231,7 @@ e2e: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-
 
 storms: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready ## the long proofs of sleep: damage, faults, kills, many sleepers
 	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload or faults or tenants or storm"
+	$(if $(CUDA_HOME),@STORMS=1 $(MAKE) --no-print-directory CUDA=1 BUILD=build/cuda unit T=server/engine_cuda,@echo '$(NO_CUDA)')
 
 CHOSEN := $(if $(T),$(foreach t,$(T),$(BUILD)/tests/$(dir $t)test_$(notdir $t)),$(TESTS))
 unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program

@@ -91,7 +91,10 @@ void cost_decide(const struct cost *c, const struct cost_question *q,
  *     max(c + l / n, l + c / n)    instead of    l + c
  *
  * of which the device spends  max(0, (l - c) (1 - 1 / n))  waiting, while others could
- * have gone on. */
+ * have gone on.  From the SSD nothing begins early: l is much greater than the c of a turn
+ * there, so that c, little of l + c, is all there is to gain; reads of a layer's slice would
+ * be some thirtieth of a block each; and no part of a block is known to be right before its
+ * checksum, which is that of the whole block, has been compared. */
 struct cost_overlap {
     uint64_t bytes;
     uint32_t pieces;    // at least 1

@@ -31,6 +31,7 @@ check() {
 
 part "unit tests" target unit
 part "CUDA on the CPU" target cuda-test
+part "a CUDA server on the CPU" target cuda-e2e
 part "end-to-end tests" tests/e2e/run.sh "$build/dormouse"
 check tests/smoke.sh "$build/dormouse"
 check target layers

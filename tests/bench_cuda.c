@@ -1,11 +1,11 @@
 /* bench_cuda.c [small] - the GPU's operations beside what the device can do, a line of JSON each.
  *
  * The limits are measured first: bytes that a copy within the device moves, products of cuBLAS,
- * copies of pinned memory up and down.  Products with few rows and decode attention must read
- * their weights or K and V once and are held against the first; products with many rows and
- * prefill attention against the second; blocks through the copy queue against the last two.
- * Shapes are those of an 8B Llama.  Times are medians, of many launches that are waited for at
- * once.  small: shapes that a CPU computes in moments.
+ * copies of pinned memory up and down.  Operations that must read or write so much memory are
+ * held against the first; products with many rows and prefill attention against the second;
+ * blocks through the copy queue against the last two.  Shapes are those of an 8B Llama, and all
+ * that is read lies apart far enough that no cache holds it.  Times are medians of many launches
+ * that are waited for at once.  small: shapes that a CPU computes in moments.
  */
 #include <stdio.h>
 
@@ -17,89 +17,55 @@ int main(void)
 }
 #else
 
-#include "kernels/copyq.h"
-#include "kernels/kernels.h"
-#include "tests/bench_batch.h"
+#include "tests/bench_cuda.h"
 #include "tests/cuda_on_cpu/standin.h"
-#include "tests/machine.h"
 
 #include <cublas_v2.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define REPEATS 7
-
-struct sizes {
-    size_t copy, block, blocks;            // bytes; bytes of a KV block, and how many
-    int square;                            // side of the product that measures the peak
-    uint32_t outputs, cols;                // of a weight matrix
-    uint32_t few[3], many[2];              // rows
-    uint32_t q_heads, kv_heads, head_dim;  // of attention
-    uint32_t seqs, context, prompt;
-    uint32_t launches;  // in a step
-};
 static const struct sizes large = {
-    (size_t)1 << 30,
-    2 << 20,
-    256,
-    8192,
-    28672,
-    4096,
-    {1, 8, 32},
-    {512, 2048},
-    32,
-    8,
-    128,
-    16,
-    8192,
-    2048,
-    10,
+    .copy = (size_t)1 << 30,
+    .block = 2 << 20,
+    .blocks = 512,
+    .square = 8192,
+    .outputs = 28672,
+    .cols = 4096,
+    .few = {1, 8, 32},
+    .many = {512, 2048},
+    .q_heads = 32,
+    .kv_heads = 8,
+    .head_dim = 128,
+    .layers = 16,
+    .seqs = 16,
+    .context = 8192,
+    .prompt = 2048,
+    .long_context = 32768,
+    .launches = 64,
 };
 static const struct sizes small = {
-    1 << 20, 64 << 10, 8, 64, 256, 64, {1, 8, 32}, {48, 64}, 4, 2, 64, 2, 300, 40, 2,
+    .copy = 1 << 20,
+    .block = 64 << 10,
+    .blocks = 8,
+    .square = 64,
+    .outputs = 256,
+    .cols = 64,
+    .few = {1, 8, 32},
+    .many = {48, 64},
+    .q_heads = 4,
+    .kv_heads = 2,
+    .head_dim = 64,
+    .layers = 2,
+    .seqs = 2,
+    .context = 300,
+    .prompt = 40,
+    .long_context = 80,
+    .launches = 2,
 };
-
-struct bench {
-    struct sizes n;
-    struct backend *b;
-    struct batch batch;
-    struct batch_arrays arrays;
-    double memory, flops, up, down;  // the limits, in a second
-};
-
-static void need(int rc, const struct err *err)
-{
-    if (rc == 0) return;
-    printf("bench_cuda: %s\n", err->msg);
-    exit(1);
-}
 
 static void need_cuda(cudaError_t e)
 {
     if (e == cudaSuccess) return;
     printf("bench_cuda: %s\n", cudaGetErrorString(e));
     exit(1);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x)
-{
-    qsort(x, REPEATS, sizeof *x, by_size);
-    return x[REPEATS / 2];
-}
-
-/* rate and limit in units of 1e9 a second; limit 0: it is one. */
-static void tell(const char *what, double rate, const char *unit, double limit)
-{
-    printf("{\"what\": \"%s\", \"rate\": %.3f, \"unit\": \"%s\"", what, rate * 1e-9,
-           unit);
-    if (limit > 0) printf(", \"share\": %.4f", rate / limit);
-    puts("}");
 }
 
 /* ---- limits ---- */
@@ -123,7 +89,7 @@ static double product_rate(int n, void *a, void *b, void *c)
     const float one = 1, zero = 0;
     double times[REPEATS];
     if (cublasCreate(&blas) != CUBLAS_STATUS_SUCCESS) need_cuda(cudaErrorUnknown);
-    for (int t = 0; t < REPEATS; t++) {
+    for (int t = -2; t < REPEATS; t++) {
         double began = machine_now();
         if (cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a, CUDA_R_16BF,
                          n, b, CUDA_R_16BF, n, &zero, c, CUDA_R_32F, n,
@@ -131,147 +97,261 @@ static double product_rate(int n, void *a, void *b, void *c)
                          CUBLAS_GEMM_DEFAULT) != CUBLAS_STATUS_SUCCESS)
             need_cuda(cudaErrorUnknown);
         need_cuda(cudaDeviceSynchronize());
-        times[t] = machine_now() - began;
+        if (t >= 0) times[t] = machine_now() - began;
     }
     (void)cublasDestroy(blas);
     return 2.0 * n * n * n / median(times);
+}
+
+/* Memory that the backend does not know of. */
+static void *new_memory(const struct bench *x, size_t bytes)
+{
+    char *p;
+    need_cuda(cudaMalloc((void **)&p, bytes));
+    for (size_t done = 0, n; done < bytes; done += n) {
+        n = bytes - done < PIECE ? bytes - done : PIECE;
+        need_cuda(cudaMemcpy(p + done, x->piece, n, cudaMemcpyHostToDevice));
+    }
+    return p;
 }
 
 static void measure_limits(struct bench *x)
 {
     size_t bytes = x->n.copy, square = (size_t)x->n.square * (size_t)x->n.square;
     size_t room = bytes > 4 * square ? bytes : 4 * square;
-    void *a, *b, *c, *host;
-    need_cuda(cudaMalloc(&a, room));
-    need_cuda(cudaMalloc(&b, room));
-    need_cuda(cudaMalloc(&c, room));
+    void *a = new_memory(x, room), *b = new_memory(x, room), *c = new_memory(x, room);
+    void *host;
     need_cuda(cudaHostAlloc(&host, bytes, cudaHostAllocDefault));
     memset(host, 0x11, bytes);
-    x->up = copy_rate(a, host, bytes, cudaMemcpyHostToDevice);
-    x->memory = 2 * copy_rate(b, a, bytes, cudaMemcpyDeviceToDevice);
-    x->down = copy_rate(host, b, bytes, cudaMemcpyDeviceToHost);
-    need_cuda(cudaMemset(a, 0x11, room));
-    need_cuda(cudaMemset(b, 0x11, room));
+    x->up = copy_rate(c, host, bytes, cudaMemcpyHostToDevice);
+    x->memory = 2 * copy_rate(c, a, bytes, cudaMemcpyDeviceToDevice);
+    x->down = copy_rate(host, c, bytes, cudaMemcpyDeviceToHost);
     x->flops = product_rate(x->n.square, a, b, c);
     tell("limit: a copy within the device", x->memory, "GB/s", 0);
     tell("limit: a product of cuBLAS, bf16", x->flops, "GFLOP/s", 0);
     tell("limit: pinned memory to the device", x->up, "GB/s", 0);
     tell("limit: the device to pinned memory", x->down, "GB/s", 0);
-    (void)cudaFree(a);
-    (void)cudaFree(b);
-    (void)cudaFree(c);
-    (void)cudaFreeHost(host);
+    need_cuda(cudaFree(a));
+    need_cuda(cudaFree(b));
+    need_cuda(cudaFree(c));
+    need_cuda(cudaFreeHost(host));
 }
 
-/* ---- operations ---- */
+/* ---- products ---- */
 
-static void begin(struct bench *x)
+struct op {
+    struct matrix m;
+    struct buffer in, out, more;
+    float *w, *logits;
+    struct best *best;
+    struct kv_pool_mem kv;
+    struct attention_shape shape;
+};
+
+static void launch_product(struct bench *x, void *arg, uint32_t i)
 {
-    static const float inv_freq[64];
-    backend_begin(x->b, &x->batch, inv_freq, x->n.head_dim);
+    struct op *o = arg;
+    (void)i;
+    backend_matmul(x->b, &o->out, &o->m, &o->in);
 }
 
-/* Seconds of one of the launches that were listed since `began`. */
-static double finish(struct bench *x, double began)
+static void launch_head(struct bench *x, void *arg, uint32_t i)
 {
-    struct err err;
-    need(backend_finish(x->b, &err), &err);
-    return (machine_now() - began) / x->n.launches;
+    struct op *o = arg;
+    (void)i;
+    backend_logits(x->b, o->logits, &o->m, &o->in);
+    backend_best(x->b, o->best, o->logits, o->m.rows);
 }
 
-static struct buffer new_buffer(struct bench *x, uint32_t rows, uint32_t cols)
-{
-    struct buffer y;
-    struct err err;
-    need(backend_buffer_alloc(x->b, &y, rows, cols, &err), &err);
-    need_cuda(cudaMemset(y.data, 0, (size_t)rows * cols * sizeof(float)));
-    return y;
-}
-
-static void product(struct bench *x, const struct matrix *m, uint32_t rows, bool many,
+static void product(struct bench *x, struct op *o, uint32_t rows, bool many,
                     const char *by)
 {
     char what[96];
-    double times[REPEATS];
-    struct buffer in = new_buffer(x, rows, m->cols), out = new_buffer(x, rows, m->rows);
-    x->batch = batch_fill(&x->arrays, 1, rows, rows);
-    for (int t = -1; t < REPEATS; t++) {  // the first one loads kernels
-        double began = machine_now();
-        begin(x);
-        for (uint32_t i = 0; i < x->n.launches; i++) backend_matmul(x->b, &out, m, &in);
-        double took = finish(x, began);
-        if (t >= 0) times[t] = took;
-    }
-    double s = median(times), flops = 2.0 * m->rows * m->cols * rows / s;
-    snprintf(what, sizeof what, "product %ux%u, %u rows, %s", m->rows, m->cols, rows,
-             by);
+    o->in = new_buffer(x, rows, o->m.cols);
+    o->out = new_buffer(x, rows, o->m.rows);
     if (many)
-        tell(what, flops, "GFLOP/s", x->flops);
+        set_batch(x, 1, rows, rows);
     else
-        tell(what, (double)m->bytes / s, "GB/s", x->memory);
-    backend_buffer_free(x->b, &in);
-    backend_buffer_free(x->b, &out);
+        set_batch(x, rows, 1, 1);
+    double s = seconds_of(x, launch_product, o);
+    snprintf(what, sizeof what, "product %ux%u, %u rows, %s", o->m.rows, o->m.cols,
+             rows, by);
+    if (many)
+        tell(what, 2.0 * o->m.rows * o->m.cols * rows / s, "GFLOP/s", x->flops);
+    else
+        tell(what, (double)o->m.bytes / s, "GB/s", x->memory);
+    backend_buffer_free(x->b, &o->in);
+    backend_buffer_free(x->b, &o->out);
+}
+
+static void head(struct bench *x, struct op *o)
+{
+    char what[96];
+    struct err err;
+    uint32_t rows = x->n.seqs;
+    o->in = new_buffer(x, rows, o->m.cols);
+    need(backend_logits_alloc(x->b, &o->logits, rows, o->m.rows, &err), &err);
+    need(backend_best_alloc(x->b, &o->best, rows, &err), &err);
+    set_batch(x, rows, 1, 1);
+    double s = seconds_of(x, launch_head, o);
+    snprintf(what, sizeof what, "head %ux%u and the best of it, %u rows", o->m.rows,
+             o->m.cols, rows);
+    tell(what, (double)o->m.bytes / s, "GB/s", x->memory);
+    backend_best_free(x->b, o->best);
+    backend_logits_free(x->b, o->logits);
+    backend_buffer_free(x->b, &o->in);
+}
+
+static void open_matrix(struct bench *x, struct op *o)
+{
+    struct err err;
+    size_t bytes = (size_t)x->n.outputs * x->n.cols * sizeof(uint16_t);
+    char *w = malloc(bytes);
+    if (!w) need(-ENOMEM, &(struct err){"no memory for weights"});
+    random_piece(w, bytes);
+    const struct matrix_part part = {w, DTYPE_BF16, x->n.outputs, NULL};
+    need(backend_matrix_load(x->b, &o->m, WEIGHT_OWN, x->n.cols, &part, 1, &err), &err);
+    free(w);
 }
 
 static void products(struct bench *x, bool exact)
 {
-    struct err err;
-    struct matrix m;
-    size_t n = (size_t)x->n.outputs * x->n.cols;
-    uint16_t *w = malloc(n * sizeof *w);
-    if (!w) need(-ENOMEM, &(struct err){"no memory for weights"});
-    for (size_t i = 0; i < n; i++) w[i] = (uint16_t)(0x3c00 + i % 251);
-    const struct matrix_part part = {w, DTYPE_BF16, x->n.outputs, NULL};
-    need(backend_matrix_load(x->b, &m, WEIGHT_OWN, x->n.cols, &part, 1, &err), &err);
-    free(w);
+    struct op o = {0};
+    open_matrix(x, &o);
     for (size_t i = 0; i < ARRAY_LEN(x->n.few) && !exact; i++)
-        product(x, &m, x->n.few[i], false, "own kernel");
+        product(x, &o, x->n.few[i], false, "own kernel");
     for (size_t i = 0; i < ARRAY_LEN(x->n.many); i++)
-        product(x, &m, x->n.many[i], true, exact ? "own kernel" : "cuBLAS");
-    backend_matrix_free(x->b, &m);
+        product(x, &o, x->n.many[i], true, exact ? "own kernel" : "cuBLAS");
+    if (!exact) head(x, &o);
+    backend_matrix_free(x->b, &o.m);
+}
+
+/* ---- attention ---- */
+
+static void open_kv(struct bench *x, struct op *o, uint32_t blocks)
+{
+    struct err err;
+    o->shape =
+        (struct attention_shape){x->n.q_heads, x->n.kv_heads, x->n.head_dim, 0, 0.1f};
+    const struct kv_shape shape = {x->n.layers, x->n.kv_heads, x->n.head_dim,
+                                   DTYPE_BF16};
+    need(backend_kv_alloc(x->b, &o->kv, &shape, blocks, &err), &err);
+    fill(x, o->kv.base, blocks * kv_block_bytes(&shape));
+}
+
+static uint32_t qkv_cols(const struct bench *x)
+{
+    return (x->n.q_heads + 2 * x->n.kv_heads) * x->n.head_dim;
+}
+
+static void launch_attention(struct bench *x, void *arg, uint32_t i)
+{
+    struct op *o = arg;
+    backend_attention(x->b, &o->out, &o->in, &o->kv, i % x->n.layers, &o->shape);
 }
 
 static void attention(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t context)
 {
-    const struct attention_shape a = {x->n.q_heads, x->n.kv_heads, x->n.head_dim, 0,
-                                      0.1f};
-    const struct kv_shape shape = {1, a.kv_heads, a.head_dim, DTYPE_BF16};
-    struct kv_pool_mem kv;
-    struct err err;
+    struct op o = {0};
     char what[96];
-    double times[REPEATS];
-    uint32_t n_blocks = seqs * kv_blocks_for(context);
-    need(backend_kv_alloc(x->b, &kv, &shape, n_blocks, &err), &err);
-    need_cuda(cudaMemset(kv.base, 0, n_blocks * kv_block_bytes(&shape)));
-    struct buffer qkv =
-        new_buffer(x, seqs * rows, (a.q_heads + 2 * a.kv_heads) * a.head_dim);
-    struct buffer out = new_buffer(x, seqs * rows, a.q_heads * a.head_dim);
-    x->batch = batch_fill(&x->arrays, seqs, rows, context);
-    for (int t = -1; t < REPEATS; t++) {
-        double began = machine_now();
-        begin(x);
-        for (uint32_t i = 0; i < x->n.launches; i++)
-            backend_attention(x->b, &out, &qkv, &kv, 0, &a);
-        double took = finish(x, began);
-        if (t >= 0) times[t] = took;
-    }
-    double s = median(times), keys = (double)rows * context - 0.5 * rows * (rows - 1.0);
+    open_kv(x, &o, seqs * kv_blocks_for(context));
+    o.in = new_buffer(x, seqs * rows, qkv_cols(x));
+    o.out = new_buffer(x, seqs * rows, x->n.q_heads * x->n.head_dim);
+    set_batch(x, seqs, rows, context);
+    double s = seconds_of(x, launch_attention, &o);
+    double keys = (double)rows * context - 0.5 * rows * (rows - 1.0);
+    double layer = (double)kv_token_bytes(&o.kv.shape) / x->n.layers;
     snprintf(what, sizeof what, "attention, %u x %u rows over %u", seqs, rows, context);
     if (rows > 1)
-        tell(what, 4.0 * a.q_heads * a.head_dim * keys * seqs / s, "GFLOP/s", x->flops);
+        tell(what, 4.0 * x->n.q_heads * x->n.head_dim * keys * seqs / s, "GFLOP/s",
+             x->flops);
     else
-        tell(what, (double)kv_token_bytes(&shape) * seqs * context / s, "GB/s",
-             x->memory);
-    backend_kv_free(x->b, &kv);
-    backend_buffer_free(x->b, &qkv);
-    backend_buffer_free(x->b, &out);
+        tell(what, layer * seqs * context / s, "GB/s", x->memory);
+    backend_kv_free(x->b, &o.kv);
+    backend_buffer_free(x->b, &o.in);
+    backend_buffer_free(x->b, &o.out);
+}
+
+/* ---- what goes over rows ---- */
+
+static void launch_norm(struct bench *x, void *arg, uint32_t i)
+{
+    struct op *o = arg;
+    (void)i;
+    backend_add_rmsnorm(x->b, &o->out, &o->in, &o->more, o->w, 1e-5f);
+}
+
+static void launch_rope(struct bench *x, void *arg, uint32_t i)
+{
+    struct op *o = arg;
+    backend_rope_store(x->b, &o->in, &o->kv, i % x->n.layers, &o->shape);
+}
+
+static void launch_gate(struct bench *x, void *arg, uint32_t i)
+{
+    struct op *o = arg;
+    (void)i;
+    backend_silu_mul(x->b, &o->out, &o->in);
+}
+
+static void launch_embedding(struct bench *x, void *arg, uint32_t i)
+{
+    struct op *o = arg;
+    (void)i;
+    backend_embed(x->b, &o->out, &o->m);
+}
+
+/* Times `launch`, which reads and writes so many bytes of each row. */
+static void tell_rows(struct bench *x, struct op *o, const char *name, double bytes,
+                      void (*launch)(struct bench *, void *, uint32_t))
+{
+    char what[96];
+    uint32_t rows = x->n.prompt;
+    double s = seconds_of(x, launch, o);
+    snprintf(what, sizeof what, "%s, %u rows", name, rows);
+    tell(what, bytes * rows / s, "GB/s", x->memory);
+}
+
+static void rows(struct bench *x)
+{
+    const double f32 = sizeof(float), bf16 = 2;
+    uint32_t n = x->n.prompt, cols = x->n.cols, wide = x->n.outputs / 2;
+    uint32_t kv_cols = 2 * x->n.kv_heads * x->n.head_dim;
+    struct op o = {0};
+    struct err err;
+    need(backend_vector_load(x->b, &o.w, x->piece, DTYPE_F32, cols, &err), &err);
+    set_batch(x, 1, n, n);
+
+    o.in = new_buffer(x, n, cols);
+    o.more = new_buffer(x, n, cols);
+    o.out = new_buffer(x, n, cols);
+    tell_rows(x, &o, "norm with residual", 4 * cols * f32, launch_norm);
+    open_matrix(x, &o);
+    tell_rows(x, &o, "embedding", cols * (bf16 + f32), launch_embedding);
+    backend_matrix_free(x->b, &o.m);
+    backend_buffer_free(x->b, &o.in);
+    backend_buffer_free(x->b, &o.more);
+    backend_buffer_free(x->b, &o.out);
+
+    open_kv(x, &o, kv_blocks_for(n));
+    o.in = new_buffer(x, n, qkv_cols(x));
+    tell_rows(x, &o, "rope with K and V stored",
+              (2 * qkv_cols(x) - kv_cols) * f32 + kv_cols * bf16, launch_rope);
+    backend_buffer_free(x->b, &o.in);
+    backend_kv_free(x->b, &o.kv);
+
+    o.in = new_buffer(x, n, 2 * wide);
+    o.out = new_buffer(x, n, wide);
+    tell_rows(x, &o, "gated activation", 3 * wide * f32, launch_gate);
+    backend_buffer_free(x->b, &o.in);
+    backend_buffer_free(x->b, &o.out);
+    backend_vector_free(x->b, o.w);
 }
 
 /* ---- blocks between the tiers ---- */
 
 /* All blocks in the order given, as fast as the queue takes them. */
-static double move(struct bench *x, struct copyq *q, char *to, char *from,
-                   bool scattered)
+static double move(struct bench *x, char *to, char *from, bool scattered)
 {
     double times[REPEATS];
     size_t n = x->n.blocks;
@@ -281,13 +361,13 @@ static double move(struct bench *x, struct copyq *q, char *to, char *from,
         for (size_t i = 0; i < n; i++) {
             size_t at = (scattered ? i % 2 * (n / 2) + i / 2 : i) * x->n.block;
             int rc;
-            while ((rc = copyq_push(q, to + at, from + at, x->n.block, &ticket)) ==
+            while ((rc = copyq_push(x->q, to + at, from + at, x->n.block, &ticket)) ==
                        -EAGAIN &&
-                   copyq_poll(q, ticket) >= -EAGAIN) {
+                   copyq_poll(x->q, ticket) >= -EAGAIN) {
             }
             need(rc, &(struct err){"a block was not taken"});
         }
-        while (copyq_poll(q, ticket) == -EAGAIN) {
+        while (copyq_poll(x->q, ticket) == -EAGAIN) {
         }
         times[t] = machine_now() - began;
     }
@@ -296,57 +376,21 @@ static double move(struct bench *x, struct copyq *q, char *to, char *from,
 
 static void copies(struct bench *x)
 {
-    struct err err;
-    struct copyq *q;
     struct buffer on_device;
+    struct err err;
     size_t bytes = x->n.blocks * x->n.block;
-    need(backend_copyq_open(x->b, &q, &err), &err);
     need(backend_buffer_alloc(x->b, &on_device, 1, (uint32_t)(bytes / sizeof(float)),
                               &err),
          &err);
-    char *host = copyq_host_alloc(q, bytes);
+    char *host = copyq_host_alloc(x->q, bytes), *device = (char *)on_device.data;
     if (!host) need(-ENOMEM, &(struct err){"no pinned memory"});
     memset(host, 0x11, bytes);
-    tell("promotion of neighbours", move(x, q, on_device.data, host, false), "GB/s",
-         x->up);
-    tell("promotion in disorder", move(x, q, on_device.data, host, true), "GB/s",
-         x->up);
-    tell("demotion of neighbours", move(x, q, host, on_device.data, false), "GB/s",
-         x->down);
-    tell("demotion in disorder", move(x, q, host, on_device.data, true), "GB/s",
-         x->down);
-    copyq_host_free(q, host);
-    copyq_close(q);
+    tell("promotion of neighbours", move(x, device, host, false), "GB/s", x->up);
+    tell("promotion in disorder", move(x, device, host, true), "GB/s", x->up);
+    tell("demotion of neighbours", move(x, host, device, false), "GB/s", x->down);
+    tell("demotion in disorder", move(x, host, device, true), "GB/s", x->down);
+    copyq_host_free(x->q, host);
     backend_buffer_free(x->b, &on_device);
-}
-
-static void open_backend(struct bench *x, bool exact)
-{
-    const struct sizes *n = &x->n;
-    uint32_t rows = n->many[1] > n->prompt ? n->many[1] : n->prompt;
-    struct backend_options o = {
-        .exact = exact,
-        .limits = {rows, n->seqs, n->seqs * kv_blocks_for(n->context) + rows,
-                   n->head_dim, n->q_heads, n->cols},
-    };
-    struct err err;
-    need(backend_open(&x->b, "cuda", &o, &err), &err);
-    struct batch_arrays *a = &x->arrays;
-    a->pos = calloc(rows, sizeof *a->pos);
-    a->row_start = calloc(n->seqs + 1, sizeof *a->row_start);
-    a->block_start = calloc(n->seqs + 1, sizeof *a->block_start);
-    a->blocks = calloc(o.limits.max_blocks, sizeof *a->blocks);
-    if (!a->pos || !a->row_start || !a->block_start || !a->blocks)
-        need(-ENOMEM, &(struct err){"no memory for a batch"});
-}
-
-static void close_backend(struct bench *x)
-{
-    backend_close(x->b);
-    free(x->arrays.pos);
-    free(x->arrays.row_start);
-    free(x->arrays.block_start);
-    free(x->arrays.blocks);
 }
 
 int main(int argc, char **argv)
@@ -354,19 +398,21 @@ int main(int argc, char **argv)
     static struct bench x;
     x.n = argc > 1 && strcmp(argv[1], "small") == 0 ? small : large;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    open_backend(&x, false);
+    bench_open(&x, false);
     printf("{\"device\": \"%s\", \"standin\": %s}\n", backend_describe(x.b),
            standin_reset ? "true" : "false");
     measure_limits(&x);
+    copies(&x);
     products(&x, false);
     attention(&x, 1, 1, x.n.context);
     attention(&x, x.n.seqs, 1, x.n.context);
     attention(&x, 1, x.n.prompt, x.n.prompt);
-    copies(&x);
-    close_backend(&x);
-    open_backend(&x, true);
+    attention(&x, 1, x.n.prompt, x.n.long_context);
+    rows(&x);
+    bench_close(&x);
+    bench_open(&x, true);
     products(&x, true);
-    close_backend(&x);
+    bench_close(&x);
     return 0;
 }
 #endif

@@ -135,10 +135,35 @@ else
 	    unit T="$(if $(SAN),$(CUDA_WATCHED),$(CUDA_TESTS))"
 endif
 
+cuda-e2e: $(E2E_VENV)/ready ## the tiny models' texts from a server on the stand-in
+ifeq ($(CUDA_HOME),)
+	@echo '$(NO_CUDA)'
+	@echo "0 passed, 0 failed, 1 skipped"
+else
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 BUILD=build/cuda all standin
+	@DORMOUSE_DEVICE=cuda LD_LIBRARY_PATH=$(abspath build/cuda/standin) \
+	    tests/e2e/run.sh build/cuda/dormouse -k "recorded_texts and not 16k"
+endif
+
+cuda-faults: ## deliberate bugs in the CUDA backend, each of which its tests must catch; T=words picks some
+ifeq ($(CUDA_HOME),)
+	@echo '$(NO_CUDA)'
+	@echo "0 passed, 0 failed, 1 skipped"
+else
+	@tests/cuda_on_cpu/faults.py $(T)
+endif
+
 # What a machine with a GPU is to be asked once; ARGS=--standin proves the script without one.
-gpu-check: model ## ten minutes on a GPU: goldens, shares of its limits, waking; ARGS=--standin for a try without
-	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 all build/cuda/tests/bench_cuda $(if $(filter --standin,$(ARGS)),standin)
-	@tests/load/gpu_check.py build/cuda $(MODEL) $(ARGS)
+# The model of `make model` is not needed; where it is there, its goldens are asked for, too.
+GPU_TESTS    = $(shell tests/load/gpu_check.py --list $(ARGS))
+GPU_PROGRAMS = $(addprefix build/cuda/,dormouse tests/bench_cuda \
+    $(foreach t,$(GPU_TESTS),tests/$(dir $t)test_$(notdir $t)))
+gpu-check: ## nine minutes on a GPU: goldens, shares of its limits, waking; ARGS=--standin for a try without
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 BUILD=build/cuda $(GPU_PROGRAMS) $(if $(filter --standin,$(ARGS)),standin)
+	@tests/load/gpu_check.py build/cuda $(ARGS)
+gpu-kit: ## what gpu-check needs, in build/gpu-kit.tar.xz, for a machine that can build nothing
+	@$(MAKE) --no-print-directory -j$$(nproc) CUDA=1 BUILD=build/cuda $(GPU_PROGRAMS)
+	@tests/load/gpu_kit.sh build/cuda build/gpu-kit $(GPU_PROGRAMS)
 
 # ---- what the kernels cost ---------------------------------------------------
 # cuobjdump, which calls nvdisasm, is not part of every toolkit.
@@ -158,11 +183,12 @@ else
 	@kernels/cuda/report.py $(NVCC) $(CUOBJDUMP) build/cuda-report $(CUDA_ARCHS) -- $(NVCC_FLAGS)
 endif
 
-.PHONY: standin gpu-check cuda-test cuda-report cuda-toolkit
+.PHONY: standin gpu-check gpu-kit cuda-test cuda-e2e cuda-faults cuda-report cuda-toolkit
 
 # ---- the toolkit -------------------------------------------------------------
 
-cuda-toolkit: ## get nvcc into build/ where there is none (1 GB)
+cuda-toolkit: ## get nvcc into build/ where there is none (1 GB), and the compiler beneath it
+	$(call install_debs,g++)
 	$(if $(CUDA_HOME),@echo "CUDA's toolkit is in $(CUDA_HOME)",@$(MAKE) --no-print-directory $(CUDA_VENV)/ready)
 $(CUDA_VENV)/ready: kernels/cuda/requirements.txt
 	@echo "making a Python environment in $(CUDA_VENV) for CUDA's toolkit"

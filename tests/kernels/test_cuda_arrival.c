@@ -50,7 +50,8 @@ static void send_blocks(struct world *w, const char *from, uint32_t slices)
     copyq_flush(w->d.q);
 }
 
-/* One row that attends to all blocks in each of the layers. */
+/* One row that attends to all blocks in each of the layers.  As in decode its logits are
+ * wanted, so that the step is recorded where nothing arrives. */
 static void list_step(struct world *w)
 {
     static struct step s;
@@ -58,6 +59,8 @@ static void list_step(struct world *w)
     for (uint32_t i = 0; i < BLOCKS; i++) table[i] = place(i);
     step_clear(&s);
     step_add(&s, POS, 1, table);
+    s.batch.n_logits = 1;
+    s.logit_rows[0] = 0;
     backend_begin(w->d.b, &s.batch, frequencies(DIM), DIM);
     for (uint32_t l = 0; l < LAYERS; l++) {
         if (l == 0) backend_rope_store(w->d.b, &w->qkv, &w->kv, l, &w->shape);

@@ -143,6 +143,40 @@ static void a_recorded_step_serves_longer_conversations(void **state)
     close_model(&f);
 }
 
+/* In a second pool a conversation goes on that is longer than the first one's. */
+static void a_recorded_step_serves_no_other_pool(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct kv_pool second;
+    struct err err;
+    enum { SHORT = 20, LONG = 30 };
+    open_model(&f);
+    uint32_t vocab = f.model.config.vocab;
+    float *want = malloc(vocab * sizeof *want);
+    compute(&f, &tables[0], 0, LONG);
+    step_add(&f, &tables[0], ids, LONG, LONG + 1, LONG);
+    memcpy(want, step_run(&f), vocab * sizeof *want);
+    kv_table_release(&f.kv, &tables[0]);
+    compute(&f, &tables[1], 0, SHORT);
+    step_add(&f, &tables[1], ids, SHORT, SHORT + 1, SHORT);
+    step_run(&f);
+    kv_table_release(&f.kv, &tables[1]);
+
+    struct kv_shape shape = model_kv_shape(&f.model.config, DTYPE_F16);
+    assert_int_equal(kv_pool_open(&second, f.backend, &shape, 64, &err), 0);
+    struct kv_pool first = f.kv;
+    f.kv = second;
+    compute(&f, &tables[2], 0, LONG);
+    step_add(&f, &tables[2], ids, LONG, LONG + 1, LONG);
+    assert_memory_equal(step_run(&f), want, vocab * sizeof *want);
+    kv_table_release(&f.kv, &tables[2]);
+    kv_pool_close(&f.kv);
+    f.kv = first;
+    free(want);
+    close_model(&f);
+}
+
 static void the_first_failure_is_the_last_step_and_says_what_failed(void **state)
 {
     (void)state;
@@ -205,6 +239,7 @@ int main(void)
         cmocka_unit_test(a_step_waits_for_the_device_once),
         cmocka_unit_test(decode_is_replayed_after_the_first_step_of_a_size),
         cmocka_unit_test(a_recorded_step_serves_longer_conversations),
+        cmocka_unit_test(a_recorded_step_serves_no_other_pool),
         cmocka_unit_test(the_first_failure_is_the_last_step_and_says_what_failed),
         cmocka_unit_test(a_step_for_whose_recording_memory_is_lacking_runs_as_it_is),
         cmocka_unit_test(a_recording_that_fails_is_a_failure_of_the_device),

@@ -237,6 +237,13 @@ static void a_reply_with_drafts_has_the_bits_of_one_without(void **state)
 
 #define FAILURE 719  // cudaErrorLaunchFailure
 
+/* The call that fails after the n-th has: with STORMS in the environment each, else fewer and
+ * fewer. */
+static unsigned next_call(unsigned n, unsigned part)
+{
+    return getenv("STORMS") ? n + 1 : n + 1 + n / part;
+}
+
 /* A turn that may fail: then with an error that says so, and never with other words. */
 static bool may_answer(struct world *w, uint32_t n, const struct client *right)
 {
@@ -276,7 +283,7 @@ static void whichever_call_fails_requests_end_and_the_ssd_stays_right(void **sta
     world_close(&cold);
 
     bool failed = true;
-    for (unsigned n = 1; failed; n += 1 + (TSAN ? 3 * n : n / 3)) {
+    for (unsigned n = 1; failed; n = TSAN ? 4 * n + 1 : next_call(n, 3)) {
         empty_folder();
         world_open(&w, &o);
         standin_fail("any", n, FAILURE);
@@ -318,7 +325,7 @@ static void whichever_call_of_an_early_start_fails_no_token_is_wrong(void **stat
     uint64_t early = 0;
     for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
         bool failed = true;
-        for (unsigned n = 1; failed; n += 1 + (TSAN ? 8 * n : n / 2)) {
+        for (unsigned n = 1; failed; n = TSAN ? 9 * n + 1 : next_call(n, 2)) {
             standin_schedule(STANDIN_RANDOM, STANDIN_SHUFFLED, n);
             world_open(&w, &o);
             assert_true(may_answer(&w, 100, &right[0]));

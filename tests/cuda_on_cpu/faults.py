@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""faults.py [WORD...] - deliberate bugs in the CUDA backend, each of which its tests must catch.
+
+A copy of the tree is built for the CPU that stands in for a GPU (the source tier), and its tests
+must pass.  Then one bug after the other is put in, and the tests named beside it must fail.  Words
+pick the bugs whose description begins with one of them.  Closes with "N passed, N failed, N skipped".
+"""
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+COPY = os.path.join(ROOT, "build", "faults")
+MAKE = ["make", "--no-print-directory", "-j%d" % os.cpu_count(), "DEVICE=cuda-on-cpu", "BUILD=build"]
+
+ATTENTION, ROWS, STEPS = "kernels/cuda_attention", "kernels/cuda_rows", "model/cuda_steps"
+MATMUL, COPYQ, ARRIVAL = "kernels/cuda_matmul", "kernels/cuda_copyq", "kernels/cuda_arrival"
+BEST = "kernels/cuda_best"
+
+# What is wrong; file in kernels/cuda/; text that stands there once; what replaces it; who sees it.
+FAULTS = (
+    ("attention: a tile is overwritten while a warp still reads it", "attention.cu",
+     "        __syncthreads();  // before this stage is overwritten\n", "", ATTENTION),
+    ("attention: a tile is read before all of it has come", "attention.cu",
+     "cp_async_wait<1>();", "cp_async_wait<2>();", ATTENTION),
+    ("attention: a token does not see itself", "attention.cu",
+     "key <= high[h]", "key < high[h]", ATTENTION),
+    ("attention: the window is one key short", "attention.cu",
+     "key >= low[h]", "key > low[h]", ATTENTION),
+    ("attention: segments are joined without regard to their maxima", "attention.cu",
+     "l = joined(l, p[dim + 1], t);", "l += p[dim + 1];", ATTENTION),
+    ("attention: a query head reads the next KV head", "attention.cu",
+     "(size_t)kv_head * KV_BLOCK_TOKENS * HD;",
+     "(size_t)((kv_head + 1) % a.kv.kv_heads) * KV_BLOCK_TOKENS * HD;", ATTENTION),
+    ("rope: the second half turns the other way", "rope.cu",
+     "rb = v * c + u * s", "rb = v * c - u * s", ROWS),
+    ("rope: V is stored over K", "rope.cu",
+     "    to += kv.kv_heads * plane;  // V lies behind K\n", "", ROWS),
+    ("rope: padding of a recorded step is stored in block 0", "input.c",
+     "in->slots[r] = CUDA_NO_SLOT;", "in->slots[r] = 0;", STEPS),
+    ("norm: no barrier before the warps' sums are read", "rows.cu",
+     "sums[threadIdx.x / 32] = v;\n    __syncthreads();", "sums[threadIdx.x / 32] = v;", ROWS),
+    ("norm: the residual is not kept", "rows.cu",
+     "            x4[i] = v;\n", "", ROWS),
+    ("activation: an image's padding is not zero", "rows.cu",
+     "image.data[(size_t)row * image.ld + i] = 0;", "(void)row;", MATMUL),
+    ("best: the least of a warp is lost", "best.cu",
+     "if (other < rank) rank = other;", "if (other > rank) rank = other;", BEST),
+    ("best: an unusable logit may win", "best.cu",
+     "n = *n_usable;", "n = max(ld, *n_usable);", BEST),
+    ("product: the last part is left out", "matmul.cu",
+     "for (int i = 1; i < WARPS; i++) v += part", "for (int i = 1; i < WARPS - 1; i++) v += part",
+     MATMUL),
+    ("product: of the columns only those that are loaded at once count", "matmul.cu",
+     "k0 < end; k0 += AHEAD * GROUP", "k0 < min(end, begin + AHEAD * GROUP); k0 += AHEAD * GROUP",
+     MATMUL),
+    ("product of many rows: a stage is read before it has come", "matmul_many.cu",
+     "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", MATMUL),
+    ("loading: a staging buffer is filled while it is still read", "load.c",
+     "if (!cuda_ok(c, cudaEventSynchronize(c->staged[i]), \"waiting for weights\"))\n"
+     "        return NULL;\n", "", MATMUL),
+    ("loading: a step does not wait for the weights", "load.c",
+     "cuda_ok(c, cudaStreamWaitEvent(c->compute, c->staged[last], 0), \"loading weights\");",
+     "(void)last;", MATMUL),
+    ("copies: a ticket is taken for landed when it is sent", "copyq.c",
+     "if (e == cudaErrorNotReady || !ok(q, e)) return;", "(void)e;", COPYQ),
+    ("copies: neighbours in one memory only become one copy", "copyq.c",
+     "r->dst + r->bytes == dst && r->src + r->bytes == src &&", "r->dst + r->bytes == dst && src &&",
+     COPYQ),
+    ("copies: what overwrites a block does not wait for its copy", "copyq.c",
+     "    wait_for_compute(q, l);\n", "    (void)wait_for_compute;\n", COPYQ),
+    ("arrival: a layer begins before its slice is there", "copyq.c",
+     "slice_of(a->waited, a->slices) <= layer", "slice_of(a->waited, a->slices) < layer", ARRIVAL),
+    ("graphs: a recorded step is replayed though blocks arrive", "graph.c",
+     "    if (c->arriving.from) return false;\n", "", ARRIVAL),
+    ("graphs: a recording serves other operations than its own", "graph.c",
+     "memcmp(g->ops, c->ops, c->n_ops * sizeof *g->ops) == 0", "true", STEPS),
+    ("a step does not wait for the device", "step.c",
+     "cuda_ok(c, cudaStreamSynchronize(c->compute), \"computing a step\");", ";", STEPS),
+)
+
+
+def tests_of(chosen):
+    return " ".join(sorted({fault[4] for fault in chosen}))
+
+
+def unit(tests):
+    """-> (did they pass, what they said)"""
+    p = subprocess.run([*MAKE, "unit", "T=" + tests], cwd=COPY, capture_output=True, text=True,
+                       errors="replace", env={**os.environ, "TEST_TIMEOUT": "120"})
+    return p.returncode == 0, p.stdout + p.stderr
+
+
+def why(said):
+    """What failed: a test's name, or what the stand-in or the compiler says."""
+    for word in ("[  FAILED  ] ", "stand-in: ", "** ", "error: "):
+        found = [line.split(word, 1)[1] for line in said.splitlines() if word in line]
+        if found:
+            return found[0]
+    return said[-200:]
+
+
+def planted(fault):
+    """Was it caught?"""
+    what, file, old, new, tests = fault
+    path = os.path.join(COPY, "kernels", "cuda", file)
+    with open(path, encoding="utf-8") as f:
+        text = f.read()
+    if text.count(old) != 1:
+        print(f"FAILED  {what}: its place in {file} is there {text.count(old)} times", flush=True)
+        return False
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace(old, new))
+    passed, said = unit(tests)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    built = " passed, " in said
+    caught = built and not passed
+    print(f"{'caught' if caught else 'FAILED'}  {what}: {tests}: "
+          f"{why(said) if not passed else 'they pass'}", flush=True)
+    return caught
+
+
+def main(words):
+    chosen = [f for f in FAULTS if not words or f[0].startswith(tuple(words))]
+    os.makedirs(COPY, exist_ok=True)
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True,
+                           text=True).stdout.split("\0")
+    for name in filter(None, files):
+        source, to = os.path.join(ROOT, name), os.path.join(COPY, name)
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        if not os.path.exists(to) or not filecmp.cmp(source, to, shallow=False):
+            shutil.copy(source, to)
+    if not chosen:
+        sys.exit("faults.py: no fault begins so")
+    passed, said = unit(tests_of(chosen))
+    if not passed:
+        sys.exit(said + "faults.py: the tests fail without a fault")
+    caught = sum(planted(f) for f in chosen)
+    print(f"{caught} passed, {len(chosen) - caught} failed, 0 skipped")
+    return caught < len(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
