@@ -42,14 +42,18 @@ struct attention_job {
     uint32_t n_items;  // without the factor of kv_heads
 };
 
+/* What an item reads: blocks first <= block < end of a sequence, for one KV head. */
+struct reach {
+    const uint32_t *table;  // the sequence's blocks
+    uint32_t kv_head, first, end;
+};
+
 /* An item at work.  Query vector r * group + g is head g of the group in row r. */
 struct tile {
     const struct attention_job *job;
     const struct attention_item *item;
-    uint32_t kv_head;
-    const uint32_t *pos;    // (n_rows)
-    const uint32_t *table;  // the sequence's blocks
-    uint32_t end_block;     // of the current segment
+    const uint32_t *pos;       // (n_rows)
+    struct reach reach, next;  // of this item, and of that which this thread has next
 
     float *q;            // (queries, dim), scaled
     float *sum, *total;  // (queries, padded) of the segment, and of those before it
@@ -120,22 +124,34 @@ static struct span span_of(const struct tile *t, uint32_t row, uint32_t chunk)
     return (struct span){cpu_max(first, base) - base, cpu_min(pos - base + 1, CHUNK)};
 }
 
+static const char *plane_in(const struct attention_job *j, const struct reach *r,
+                            uint32_t block, int v)
+{
+    const struct kv_pool_mem *kv = j->kv;
+    return (const char *)kv->base + r->table[block] * kv_block_bytes(&kv->shape) +
+           kv_plane_offset(&kv->shape, j->layer, v, r->kv_head);
+}
+
 static const char *plane_of(const struct tile *t, uint32_t block, int v)
 {
-    const struct kv_pool_mem *kv = t->job->kv;
-    return (const char *)kv->base + t->table[block] * kv_block_bytes(&kv->shape) +
-           kv_plane_offset(&kv->shape, t->job->layer, v, t->kv_head);
+    return plane_in(t->job, &t->reach, block, v);
 }
 
 /* Blocks of a sequence lie far apart, so the hardware cannot guess the next one.  What is
- * asked for is the same block of the next chunk: a CPU can wait for so many cache lines at
- * a time only. */
+ * asked for is the same block of the next chunk, or at the end one of the next item: a CPU
+ * can wait for so many cache lines at a time only. */
 static void prefetch_later(const struct tile *t, uint32_t block, int v)
 {
-    if (block + CHUNK_BLOCKS >= t->end_block) return;
     const struct attention_job *j = t->job;
+    const struct reach *r = &t->reach;
+    uint32_t later = block + CHUNK_BLOCKS;
+    if (later >= r->end) {
+        later = later - r->end + t->next.first;
+        r = &t->next;
+        if (later >= r->end) return;
+    }
     size_t bytes = (size_t)KV_BLOCK_TOKENS * j->dim * dtype_bytes(j->kv->shape.dtype);
-    const char *p = plane_of(t, block + CHUNK_BLOCKS, v);
+    const char *p = plane_in(j, r, later, v);
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
@@ -143,6 +159,13 @@ static void prefetch_later(const struct tile *t, uint32_t block, int v)
 struct blocks {
     uint32_t first, end;
 };
+
+/* V of few queries is widened in registers; for many, once for all of them. */
+static bool few_queries(const struct tile *t, uint32_t queries)
+{
+    return strip_panels(t->job->cpu->path, queries) > 1 &&
+           t->job->padded == t->job->dim;
+}
 
 static void load_values(const struct tile *t, struct blocks b)
 {
@@ -176,17 +199,17 @@ static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
     uint32_t in_chunk = b.first % CHUNK_BLOCKS, queries = (end - begin) * j->group;
     const float *q = t->q + first * j->dim;
     float *scores = t->scores + first * CHUNK + (size_t)in_chunk * PANEL;
-    uint32_t n = queries <= STRIP_ROWS ? 2 : 1;
+    uint32_t n = cpu_min(2, strip_panels(path, queries));
     for (uint32_t i = b.first; i < b.end; i += n, scores += (size_t)n * PANEL) {
         const char *k = plane_of(t, i, 0);
         prefetch_later(t, i, 0);
         if (n == 2 && i + 1 < b.end) {
             prefetch_later(t, i + 1, 0);
             path->strip[type](queries, 2, j->dim, q, j->dim, k, PANEL,
-                              plane_of(t, i + 1, 0) - k, scores, CHUNK, false);
+                              plane_of(t, i + 1, 0) - k, scores, CHUNK, SUMS_SET);
         } else {
             cpu_tiles(path, type, queries, j->dim, q, j->dim, k, PANEL, scores, CHUNK,
-                      false);
+                      SUMS_SET);
         }
     }
 }
@@ -204,26 +227,45 @@ static void softmax_row(const struct tile *t, uint32_t row, struct span s)
     }
 }
 
-/* Strips for few queries.  Only tokens that the rows see are touched: what lies in the
- * others may be anything. */
-static void add_values(const struct tile *t, uint32_t row, uint32_t rows, struct span s)
+/* sum += weights V of tokens s.from <= i < s.to, the first of which is at v. */
+static void add_tokens(const struct tile *t, uint32_t row, uint32_t rows, struct span s,
+                       const char *v, enum dtype type)
 {
     const struct attention_job *j = t->job;
     const struct cpu_path *path = j->cpu->path;
-    size_t first = (size_t)row * j->group;
+    size_t first = (size_t)row * j->group, panel = PANEL * dtype_bytes(type);
     uint32_t queries = rows * j->group, k = s.to - s.from;
     const float *weight = t->scores + first * CHUNK + s.from;
-    const float *v = t->values + (size_t)s.from * j->padded;
     float *sum = t->sum + first * j->padded;
-    uint32_t p = 0, panels = j->padded / PANEL;
-    uint32_t n = queries <= STRIP_ROWS ? strip_panels(queries) : 1;
+    uint32_t p = 0, panels = j->padded / PANEL, n = strip_panels(path, queries);
     for (; n > 1 && p + n <= panels; p += n) {
-        path->strip[DTYPE_F32](queries, n, k, weight, CHUNK, v + p * PANEL, j->padded,
-                               PANEL * sizeof *v, sum + p * PANEL, j->padded, true);
+        path->strip[type](queries, n, k, weight, CHUNK, v + p * panel, j->padded,
+                          (ptrdiff_t)panel, sum + p * PANEL, j->padded, SUMS_FROM);
     }
     for (; p < panels; p++) {
-        cpu_tiles(path, DTYPE_F32, queries, k, weight, CHUNK, v + p * PANEL, j->padded,
-                  sum + p * PANEL, j->padded, true);
+        cpu_tiles(path, type, queries, k, weight, CHUNK, v + p * panel, j->padded,
+                  sum + p * PANEL, j->padded, SUMS_FROM);
+    }
+}
+
+/* Only tokens that the rows see are touched: what lies in the others may be anything. */
+static void add_values(const struct tile *t, uint32_t row, uint32_t rows, struct span s,
+                       struct blocks b, bool widened)
+{
+    const struct attention_job *j = t->job;
+    if (widened) {
+        const float *v = t->values + (size_t)s.from * j->padded;
+        add_tokens(t, row, rows, s, (const char *)v, DTYPE_F32);
+        return;
+    }
+    enum dtype type = j->kv->shape.dtype;
+    for (uint32_t block = b.first; block < b.end; block++) {
+        prefetch_later(t, block, 1);
+        uint32_t base = block % CHUNK_BLOCKS * KV_BLOCK_TOKENS;
+        struct span in = {cpu_max(s.from, base), cpu_min(s.to, base + KV_BLOCK_TOKENS)};
+        if (in.from >= in.to) continue;
+        size_t skip = (size_t)(in.from - base) * j->dim * dtype_bytes(type);
+        add_tokens(t, row, rows, in, plane_of(t, block, 1) + skip, type);
     }
 }
 
@@ -236,14 +278,15 @@ static void attend_chunk(const struct tile *t, uint32_t chunk, struct blocks b)
     if (begin == end) return;
 
     score_rows(t, begin, end, b);
-    load_values(t, b);
+    bool widened = !few_queries(t, (end - begin) * t->job->group);
+    if (widened) load_values(t, b);
     for (uint32_t row = begin, next; row < end; row = next) {
         struct span s = span_of(t, row, chunk), other = s;
         for (next = row; next < end && other.from == s.from && other.to == s.to;) {
             softmax_row(t, next++, s);
             if (next < end) other = span_of(t, next, chunk);
         }
-        add_values(t, row, next - row, s);
+        add_values(t, row, next - row, s, b, widened);
     }
 }
 
@@ -260,8 +303,7 @@ static void join(float *total_m, float *total_l, float *total, float m, float l,
     *total_m = top;
 }
 
-static void attend_segment(struct tile *t, uint32_t segment, uint32_t first_block,
-                           uint32_t last_block)
+static void attend_segment(const struct tile *t, uint32_t segment)
 {
     const struct attention_job *j = t->job;
     uint32_t queries = t->item->n_rows * j->group;
@@ -269,11 +311,11 @@ static void attend_segment(struct tile *t, uint32_t segment, uint32_t first_bloc
     memset(t->l, 0, queries * sizeof *t->l);
     memset(t->sum, 0, (size_t)queries * j->padded * sizeof *t->sum);
 
-    uint32_t block = cpu_max(first_block, segment * SEGMENT_BLOCKS);
-    t->end_block = cpu_min(last_block + 1, (segment + 1) * SEGMENT_BLOCKS);
-    for (uint32_t next; block < t->end_block; block = next) {
+    uint32_t block = cpu_max(t->reach.first, segment * SEGMENT_BLOCKS);
+    uint32_t end = cpu_min(t->reach.end, (segment + 1) * SEGMENT_BLOCKS);
+    for (uint32_t next; block < end; block = next) {
         uint32_t chunk = block / CHUNK_BLOCKS;
-        next = cpu_min(t->end_block, (chunk + 1) * CHUNK_BLOCKS);
+        next = cpu_min(end, (chunk + 1) * CHUNK_BLOCKS);
         attend_chunk(t, chunk, (struct blocks){block, next});
     }
 }
@@ -333,44 +375,66 @@ static void set_up(struct tile *t, float *scratch)
 
     for (uint32_t i = 0; i < queries; i++) {
         const float *q = cpu_row(j->qkv, t->item->row + i / j->group) +
-                         ((size_t)t->kv_head * j->group + i % j->group) * j->dim;
+                         ((size_t)t->reach.kv_head * j->group + i % j->group) * j->dim;
         float *to = t->q + (size_t)i * j->dim;
         for (uint32_t d = 0; d < j->dim; d++) to[d] = q[d] * j->shape->scale;
     }
 }
 
+/* The last rows of a prompt see the most, so they go first and no thread is left with them
+ * at the end. */
+static const struct attention_item *item_of(const struct attention_job *j, uint32_t i)
+{
+    return &j->cpu->items[j->n_items - 1 - i / j->shape->kv_heads];
+}
+
+/* Nothing where there is no such item. */
+static struct reach reach_of(const struct attention_job *j, uint32_t i)
+{
+    uint32_t kv_heads = j->shape->kv_heads;
+    if (i >= j->n_items * kv_heads) return (struct reach){0};
+    const struct batch *b = j->cpu->base.batch;
+    const struct attention_item *item = item_of(j, i);
+    const uint32_t *pos = b->pos + item->row;
+    struct reach r = {.table = b->blocks + b->block_start[item->seq],
+                      .kv_head = i % kv_heads,
+                      .first = first_key(j, pos[0]) / KV_BLOCK_TOKENS,
+                      .end = pos[item->n_rows - 1] / KV_BLOCK_TOKENS + 1};
+    if (item->partial != NO_PARTIAL) {
+        r.first = cpu_max(r.first, item->segment * SEGMENT_BLOCKS);
+        r.end = cpu_min(r.end, (item->segment + 1) * SEGMENT_BLOCKS);
+    }
+    return r;
+}
+
 static void attend_item(void *arg, uint32_t i, uint32_t thread)
 {
     const struct attention_job *j = arg;
-    const struct batch *b = j->cpu->base.batch;
-    uint32_t kv_heads = j->shape->kv_heads;
-    // The last rows of a prompt see the most, so they go first and no thread is left
-    // with them at the end.
-    const struct attention_item *item = &j->cpu->items[j->n_items - 1 - i / kv_heads];
-    struct tile t = {.job = j, .item = item, .kv_head = i % kv_heads};
-    t.pos = b->pos + item->row;
-    t.table = b->blocks + b->block_start[item->seq];
+    const struct attention_item *item = item_of(j, i);
+    struct tile t = {.job = j, .item = item};
+    t.pos = j->cpu->base.batch->pos + item->row;
+    t.reach = reach_of(j, i);
+    t.next = reach_of(j, i + j->cpu->base.threads);
     set_up(&t, cpu_scratch(j->cpu, thread));
 
-    uint32_t first = first_key(j, t.pos[0]) / KV_BLOCK_TOKENS;
-    uint32_t last = t.pos[item->n_rows - 1] / KV_BLOCK_TOKENS;
+    uint32_t head = t.reach.kv_head * j->group;
     if (item->partial != NO_PARTIAL) {
-        attend_segment(&t, item->segment, first, last);
+        attend_segment(&t, item->segment);
         for (uint32_t g = 0; g < j->group; g++) {
-            float *p = partial_of(j, item->partial, t.kv_head * j->group + g);
+            float *p = partial_of(j, item->partial, head + g);
             memcpy(p, t.sum + (size_t)g * j->padded, j->padded * sizeof *p);
             p[j->padded] = t.m[g];
             p[j->padded + 1] = t.l[g];
         }
         return;
     }
-    for (uint32_t s = first / SEGMENT_BLOCKS; s <= last / SEGMENT_BLOCKS; s++) {
-        attend_segment(&t, s, first, last);
+    uint32_t last = (t.reach.end - 1) / SEGMENT_BLOCKS;
+    for (uint32_t s = t.reach.first / SEGMENT_BLOCKS; s <= last; s++) {
+        attend_segment(&t, s);
         join_segment(&t, s);
     }
     for (uint32_t q = 0; q < item->n_rows * j->group; q++) {
-        float *out =
-            out_of(j, item->row + q / j->group, t.kv_head * j->group + q % j->group);
+        float *out = out_of(j, item->row + q / j->group, head + q % j->group);
         write_out(out, t.total + (size_t)q * j->padded, t.total_l[q], j->dim);
     }
 }

@@ -94,13 +94,13 @@ static inline uint32_t cpu_ceil_div(uint32_t n, uint32_t by)
  * the latency of its few chains of additions would show. */
 static inline void cpu_tiles(const struct cpu_path *path, unsigned kind, uint32_t rows,
                              uint32_t k, const float *x, size_t ldx, const void *w,
-                             size_t ldw, float *y, size_t ldy, bool add)
+                             size_t ldw, float *y, size_t ldy, enum tile_sums sums)
 {
     uint32_t n = cpu_ceil_div(rows, path->tile_rows), done = 0;
     for (uint32_t i = 1; i <= n; i++) {
         uint32_t next = (uint32_t)((uint64_t)rows * i / n);
         path->tile[kind](next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy,
-                         ldy, add);
+                         ldy, sums);
         done = next;
     }
 }

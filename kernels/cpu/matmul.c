@@ -92,7 +92,7 @@ static void multiply_block(const struct matmul_job *j, uint32_t p, uint32_t k,
         rounded_tiles(j, row, rows, k, n_k, w, t);
     else
         cpu_tiles(j->cpu->path, kind_of(j->m), rows, n_k, x, ldx, w, PANEL, t.y, t.ldy,
-                  k > 0);
+                  k > 0 ? SUMS_ADD : SUMS_SET);
 }
 
 static void few_rows(void *arg, uint32_t i, uint32_t thread)

@@ -27,35 +27,35 @@ _Static_assert(PANEL == QUANT_PANEL, "all weights are packed in panels of one wi
 #define TILE_PAIRS (DTYPE_BF16 + 1)
 #define TILE_KINDS (TILE_PAIRS + 1)
 
-/* One tile: y(rows, 16) = x(rows, k) w(k, 16), or added to y; 1 <= rows <= tile_rows.
- * Each element is the sum over ascending k, from zero, by multiply-add; `add` then adds
- * that sum to y.  ldx, ldw, ldy are the strides in elements between rows of x, k and
+/* What becomes of the sums of a tile. */
+enum tile_sums {
+    SUMS_SET,   // y = sum
+    SUMS_ADD,   // y += sum
+    SUMS_FROM,  // y = sum that started from y: where k is cut does not change its bits
+};
+
+/* One tile: the sums are those of x(rows, k) w(k, 16); 1 <= rows <= tile_rows.
+ * Each goes over ascending k by multiply-add, from zero but for SUMS_FROM.  ldx, ldw, ldy are the strides in elements between rows of x, k and
  * rows of y.  Pairs follow each other: there ldw counts for nothing.  Where k is odd, the
  * last pair has its second weights, but x ends before them. */
 typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
-                     const void *w, size_t ldw, float *y, size_t ldy, bool add);
+                     const void *w, size_t ldw, float *y, size_t ldy,
+                     enum tile_sums sums);
 
 /* A strip: the tiles of `panels` panels, `next` bytes apart, side by side in y; the same
  * bits.  So few rows make enough independent sums to fill the multipliers.
  * rows * panels <= tile_rows. */
 typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
-                      size_t ldy, bool add);
+                      size_t ldy, enum tile_sums sums);
 
 /* One tile of `pairs` pairs with inputs that are rounded to bf16 too, x(rows, 2 pairs).
  * Each element is the sum over ascending pairs, from zero: onto it go the product of the
  * second two, then that of the first two, each by a multiply-add of one rounding, to
- * nearest even.  A denormal counts as zero, in weights, inputs and sums. */
+ * nearest even; `add` then adds it to y.  A denormal counts as zero, in weights, inputs and
+ * sums. */
 typedef void rounded_tile_fn(uint32_t rows, uint32_t pairs, const uint16_t *x,
                              size_t ldx, const void *w, float *y, size_t ldy, bool add);
-
-#define STRIP_ROWS 3  // most rows for which a strip has several panels
-
-/* Panels of a strip for 1 <= rows <= STRIP_ROWS. */
-static inline uint32_t strip_panels(uint32_t rows)
-{
-    return rows == 1 ? 4 : 2;
-}
 
 struct cpu_path {
     const char *name;      // for cpu_path
@@ -98,6 +98,13 @@ struct cpu_path {
     /* HF's halves: (x[i], x[i + half]) rotated by the angle of cos[i], sin[i]. */
     void (*rope)(float *x, const float *cos, const float *sin, uint32_t half);
 };
+
+/* Panels of a strip for so many rows: 1 where a tile has enough independent sums. */
+static inline uint32_t strip_panels(const struct cpu_path *path, uint32_t rows)
+{
+    if (2 * rows > path->tile_rows) return 1;
+    return rows == 1 ? 4 : 2;
+}
 
 extern const struct cpu_path cpu_path_portable;
 extern const struct cpu_path cpu_path_avx2, cpu_path_avx512,

@@ -72,6 +72,12 @@ ALWAYS_INLINE __m256 weights(unsigned kind, const char *p, size_t ldw, uint32_t 
         _mm256_and_si256(v, _mm256_loadu_si256((const __m256i *)mask)));
 }
 
+ALWAYS_INLINE void get(struct sums *s, const float *y)
+{
+    s->low = _mm256_loadu_ps(y);
+    s->high = _mm256_loadu_ps(y + 8);
+}
+
 ALWAYS_INLINE void put(const struct sums *s, float *y, bool add)
 {
     __m256 low = s->low, high = s->high;
@@ -115,12 +121,15 @@ ALWAYS_INLINE void put(const struct sums *s, float *y, bool add)
  * registers: 12 of the 16 hold sums for 6 rows. */
 ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t panels,
                             uint32_t k, const float *x, size_t ldx, const void *w,
-                            size_t ldw, ptrdiff_t next, float *y, size_t ldy, bool add)
+                            size_t ldw, ptrdiff_t next, float *y, size_t ldy,
+                            enum tile_sums sums)
 {
     struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
     const char *p = w;
     const bool pairs = kind == TILE_PAIRS;
     const uint32_t step = pairs ? 2 : 1;
+    for (uint32_t n = 0; n < rows * panels && sums == SUMS_FROM; n++)
+        get(SUM(n), y + n % rows * ldy + (size_t)(n / rows * PANEL));
     for (uint32_t i = 0; i < k - k % step; i += step) {
         if (kind != DTYPE_F32 && panels == 1 && rows > 1)
             _mm_prefetch(p + i * (pairs ? PANEL : ldw) * sizeof(uint16_t) + AHEAD,
@@ -129,58 +138,58 @@ ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t p
         if (pairs) MULTIPLY(i + 1, true);
     }
     if (k % step) MULTIPLY(k - 1, false);
-    for (uint32_t n = 0; n < panels; n++) {
-        for (uint32_t r = 0; r < rows; r++)
-            put(SUM(n * rows + r), y + r * ldy + (size_t)n * PANEL, add);
-    }
+    for (uint32_t n = 0; n < rows * panels; n++)
+        put(SUM(n), y + n % rows * ldy + (size_t)(n / rows * PANEL), sums == SUMS_ADD);
 }
 
 ALWAYS_INLINE void tile(unsigned kind, uint32_t rows, uint32_t k, const float *x,
                         size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
-                        bool add)
+                        enum tile_sums sums)
 {
     switch (rows) {
-    case 1: strip_of(kind, 1, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
-    case 2: strip_of(kind, 2, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
-    case 3: strip_of(kind, 3, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
-    case 4: strip_of(kind, 4, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
-    case 5: strip_of(kind, 5, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
-    case 6: strip_of(kind, 6, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case 1: strip_of(kind, 1, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
+    case 2: strip_of(kind, 2, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
+    case 3: strip_of(kind, 3, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
+    case 4: strip_of(kind, 4, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
+    case 5: strip_of(kind, 5, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
+    case 6: strip_of(kind, 6, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
     }
 }
 
 ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k,
                          const float *x, size_t ldx, const void *w, size_t ldw,
-                         ptrdiff_t next, float *y, size_t ldy, bool add)
+                         ptrdiff_t next, float *y, size_t ldy, enum tile_sums sums)
 {
     if (rows == 1 && panels == 4) {
-        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else if (rows == 1 && panels == 2) {
-        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else if (rows == 2 && panels == 2) {
-        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else if (rows == 3 && panels == 2) {
-        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else {
         for (uint32_t n = 0; n < panels; n++) {
             tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)n * next, ldw,
-                 y + (size_t)n * PANEL, ldy, add);
+                 y + (size_t)n * PANEL, ldy, sums);
         }
     }
 }
 
 #define TILE(name, kind)                                                               \
     static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
-                            const void *w, size_t ldw, float *y, size_t ldy, bool add) \
+                            const void *w, size_t ldw, float *y, size_t ldy,           \
+                            enum tile_sums sums)                                       \
     {                                                                                  \
-        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
+        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
     }
 #define STRIP(name, kind)                                                              \
     static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
                              const float *x, size_t ldx, const void *w, size_t ldw,    \
-                             ptrdiff_t next, float *y, size_t ldy, bool add)           \
+                             ptrdiff_t next, float *y, size_t ldy,                     \
+                             enum tile_sums sums)                                      \
     {                                                                                  \
-        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);               \
+        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, sums);              \
     }
 TILE(f32, DTYPE_F32)
 TILE(f16, DTYPE_F16)

@@ -38,7 +38,10 @@ ALWAYS_INLINE __m512 weights(unsigned kind, const char *p, size_t ldw, uint32_t 
 #define AHEAD 2048
 
 /* Sum n is that of row n % rows with panel n / rows. */
-#define CLEAR(n) __m512 sum##n = _mm512_setzero_ps();
+#define OUTPUT(n) (y + (n) % rows * ldy + (size_t)((n) / rows * PANEL))
+#define START(n)                                                                       \
+    __m512 sum##n = _mm512_setzero_ps();                                               \
+    if (rows * panels > (n) && sums == SUMS_FROM) sum##n = _mm512_loadu_ps(OUTPUT(n));
 #define STEP(n)                                                                        \
     if (rows * panels > (n)) {                                                         \
         __m512 w_ = (n) / rows == 0   ? w0                                             \
@@ -50,9 +53,9 @@ ALWAYS_INLINE __m512 weights(unsigned kind, const char *p, size_t ldw, uint32_t 
     }
 #define PUT(n)                                                                         \
     if (rows * panels > (n)) {                                                         \
-        float *to = y + (n) % rows * ldy + (size_t)((n) / rows * PANEL);               \
-        _mm512_storeu_ps(to,                                                           \
-                         add ? _mm512_add_ps(_mm512_loadu_ps(to), sum##n) : sum##n);   \
+        if (sums == SUMS_ADD)                                                          \
+            sum##n = _mm512_add_ps(_mm512_loadu_ps(OUTPUT(n)), sum##n);                \
+        _mm512_storeu_ps(OUTPUT(n), sum##n);                                           \
     }
 
 /* All rows with weight i of the panels. */
@@ -69,12 +72,13 @@ ALWAYS_INLINE __m512 weights(unsigned kind, const char *p, size_t ldw, uint32_t 
 /* With kind, rows and panels constant this is a loop of loads and FMAs in registers. */
 ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t panels,
                             uint32_t k, const float *x, size_t ldx, const void *w,
-                            size_t ldw, ptrdiff_t next, float *y, size_t ldy, bool add)
+                            size_t ldw, ptrdiff_t next, float *y, size_t ldy,
+                            enum tile_sums sums)
 {
     const char *p = w;
     const bool pairs = kind == TILE_PAIRS;
     const uint32_t step = pairs ? 2 : 1;
-    EACH_ROW(CLEAR)
+    EACH_ROW(START)
     for (uint32_t i = 0; i < k - k % step; i += step) {
         if (kind != DTYPE_F32 && panels == 1 && rows > 1)
             _mm_prefetch(p + i * (pairs ? PANEL : ldw) * sizeof(uint16_t) + AHEAD,
@@ -88,11 +92,11 @@ ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t p
 
 ALWAYS_INLINE void tile(unsigned kind, uint32_t rows, uint32_t k, const float *x,
                         size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
-                        bool add)
+                        enum tile_sums sums)
 {
     switch (rows) {
 #define CASE(n)                                                                        \
-    case (n) + 1: strip_of(kind, (n) + 1, 1, k, x, ldx, w, ldw, 0, y, ldy, add); break;
+    case (n) + 1: strip_of(kind, (n) + 1, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
         EACH_ROW(CASE)
 #undef CASE
     }
@@ -100,36 +104,40 @@ ALWAYS_INLINE void tile(unsigned kind, uint32_t rows, uint32_t k, const float *x
 
 ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k,
                          const float *x, size_t ldx, const void *w, size_t ldw,
-                         ptrdiff_t next, float *y, size_t ldy, bool add)
+                         ptrdiff_t next, float *y, size_t ldy, enum tile_sums sums)
 {
     if (rows == 1 && panels == 4) {
-        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else if (rows == 1 && panels == 2) {
-        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else if (rows == 2 && panels == 2) {
-        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else if (rows == 3 && panels == 2) {
-        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, add);
+        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
+    } else if (rows == 4 && panels == 2) {
+        strip_of(kind, 4, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
     } else {
         for (uint32_t p = 0; p < panels; p++) {
             tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
-                 y + (size_t)p * PANEL, ldy, add);
+                 y + (size_t)p * PANEL, ldy, sums);
         }
     }
 }
 
 #define TILE(name, kind)                                                               \
     void avx512_tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
-                            const void *w, size_t ldw, float *y, size_t ldy, bool add) \
+                            const void *w, size_t ldw, float *y, size_t ldy,           \
+                            enum tile_sums sums)                                       \
     {                                                                                  \
-        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
+        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
     }
 #define STRIP(name, kind)                                                              \
     void avx512_strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
                              const float *x, size_t ldx, const void *w, size_t ldw,    \
-                             ptrdiff_t next, float *y, size_t ldy, bool add)           \
+                             ptrdiff_t next, float *y, size_t ldy,                     \
+                             enum tile_sums sums)                                      \
     {                                                                                  \
-        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, add);               \
+        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, sums);              \
     }
 TILE(f32, DTYPE_F32)
 TILE(f16, DTYPE_F16)

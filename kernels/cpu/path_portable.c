@@ -23,9 +23,12 @@ static inline float load(const void *p, unsigned kind, size_t ldw, size_t i, siz
 
 static inline __attribute__((always_inline)) void
 tile(unsigned kind, uint32_t rows, uint32_t k, const float *x, size_t ldx,
-     const void *w, size_t ldw, float *y, size_t ldy, bool add)
+     const void *w, size_t ldw, float *y, size_t ldy, enum tile_sums sums)
 {
     float sum[TILE_ROWS][PANEL] = {{0}};
+    for (uint32_t r = 0; r < rows && sums == SUMS_FROM; r++) {
+        memcpy(sum[r], y + r * ldy, sizeof sum[r]);
+    }
     for (uint32_t i = 0; i < k; i++) {
         float v[PANEL];
         for (uint32_t c = 0; c < PANEL; c++) v[c] = load(w, kind, ldw, i, c);
@@ -34,24 +37,27 @@ tile(unsigned kind, uint32_t rows, uint32_t k, const float *x, size_t ldx,
         }
     }
     for (uint32_t r = 0; r < rows; r++, y += ldy) {
-        for (uint32_t c = 0; c < PANEL; c++) y[c] = add ? y[c] + sum[r][c] : sum[r][c];
+        for (uint32_t c = 0; c < PANEL; c++)
+            y[c] = sums == SUMS_ADD ? y[c] + sum[r][c] : sum[r][c];
     }
 }
 
 #define TILE(name, kind)                                                               \
     static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
-                            const void *w, size_t ldw, float *y, size_t ldy, bool add) \
+                            const void *w, size_t ldw, float *y, size_t ldy,           \
+                            enum tile_sums sums)                                       \
     {                                                                                  \
-        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, add);                              \
+        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
     }
 #define STRIP(name, kind)                                                              \
     static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
                              const float *x, size_t ldx, const void *w, size_t ldw,    \
-                             ptrdiff_t next, float *y, size_t ldy, bool add)           \
+                             ptrdiff_t next, float *y, size_t ldy,                     \
+                             enum tile_sums sums)                                      \
     {                                                                                  \
         for (uint32_t p = 0; p < panels; p++) {                                        \
             tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,    \
-                 y + (size_t)p * PANEL, ldy, add);                                     \
+                 y + (size_t)p * PANEL, ldy, sums);                                    \
         }                                                                              \
     }
 TILE(f32, DTYPE_F32)

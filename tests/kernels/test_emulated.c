@@ -48,16 +48,17 @@ static void tiles_and_strips(uint64_t seed)
         const void *from = t ? (const void *)narrow : w;
         if (t) dtype_from_f32(narrow, w, dtypes[t], ARRAY_LEN(w));
         for (uint32_t rows = 1; rows <= native_path->tile_rows; rows++) {
-            const uint32_t panels = rows <= STRIP_ROWS ? strip_panels(rows) : 1;
+            const uint32_t panels = strip_panels(native_path, rows);
             for (int p = 0; p < 2; p++) {
                 const struct cpu_path *path = p ? native_path : emulated_path;
                 fill_finite(y[p], ARRAY_LEN(y[p]), seed + 2);
-                path->tile[dtypes[t]](rows, K, x, K, from, PANEL, y[p], LDY, rows % 2);
-                if (rows <= STRIP_ROWS)
+                path->tile[dtypes[t]](rows, K, x, K, from, PANEL, y[p], LDY,
+                                      (enum tile_sums)(rows % 3));
+                if (panels > 1)
                     path->strip[dtypes[t]](
                         rows, panels, K, x, K, from, PANEL,
                         (ptrdiff_t)(K * PANEL * dtype_bytes(dtypes[t])), y[p], LDY,
-                        rows % 2 == 0);
+                        (enum tile_sums)((rows + 1) % 3));
             }
             same(y[0], y[1], ARRAY_LEN(y[0]));
         }
@@ -78,7 +79,7 @@ static void pairs(uint64_t seed)
             const struct cpu_path *path = p ? native_path : emulated_path;
             fill_finite(y[p], ARRAY_LEN(y[p]), seed + 2);
             path->tile[TILE_PAIRS](rows, 2 * PAIRS - rows % 2, v, PAIRS, w, 0, y[p],
-                                   LDY, rows % 3 == 0);
+                                   LDY, (enum tile_sums)(rows % 3));
             if (path->tile_rounded)
                 path->tile_rounded(rows, PAIRS, x, (size_t)2 * PAIRS, w, y[p] + PANEL,
                                    LDY, rows % 2);

@@ -162,28 +162,56 @@ static void a_strip_has_the_bits_of_its_tiles(void **state)
     FOR_EACH_PATH(path)
     {
         for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
-            float exact[4 * NEXT], x[3 * K];
+            float exact[4 * NEXT], x[TILE_ROWS * K];
             void *w = random_typed(t, 4 * NEXT, dtypes[t], exact);
             uint64_t seed = 11;
             for (size_t i = 0; i < ARRAY_LEN(x); i++) x[i] = random_unit(&seed);
             size_t next = NEXT * dtype_bytes(dtypes[t]);
-            for (uint32_t rows = 1; rows <= STRIP_ROWS; rows++) {
+            for (uint32_t rows = 1; strip_panels(path, rows) > 1; rows++) {
                 for (uint32_t panels = 1; panels <= 4; panels++) {
-                    float got[3 * 64], want[3 * 64];
-                    for (size_t i = 0; i < 3 * 64; i++) got[i] = want[i] = (float)i;
+                    float got[TILE_ROWS * 64], want[TILE_ROWS * 64];
+                    for (size_t i = 0; i < ARRAY_LEN(got); i++)
+                        got[i] = want[i] = (float)i;
                     for (uint32_t p = 0; p < panels; p++) {
                         path->tile[dtypes[t]](rows, K, x, K, (char *)w + p * next,
                                               PANEL, want + (size_t)p * PANEL, 64,
-                                              rows == 2);
+                                              (enum tile_sums)(rows % 3));
                     }
                     path->strip[dtypes[t]](rows, panels, K, x, K, w, PANEL, next, got,
-                                           64, rows == 2);
+                                           64, (enum tile_sums)(rows % 3));
                     assert_memory_equal(got, want, sizeof got);
                 }
             }
             free(w);
         }
     }
+}
+
+/* Sums that start from y are those of one longer tile. */
+static void a_tile_in_two_parts_has_the_bits_of_one(void **state)
+{
+    (void)state;
+    enum { K = 45, LDY = 19 };
+    float exact[K * PANEL], *x = random_floats(1, TILE_ROWS * K);
+    FOR_EACH_PATH(path)
+    {
+        for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
+            char *w = random_typed(t, K * PANEL, dtypes[t], exact);
+            for (uint32_t cut = 1; cut < K; cut += 11) {
+                float whole[TILE_ROWS * LDY] = {0}, parts[TILE_ROWS * LDY] = {0};
+                uint32_t rows = path->tile_rows;
+                tile_fn *tile = path->tile[dtypes[t]];
+                tile(rows, K, x, K, w, PANEL, whole, LDY, SUMS_SET);
+                tile(rows, cut, x, K, w, PANEL, parts, LDY, SUMS_SET);
+                tile(rows, K - cut, x + cut, K,
+                     w + (size_t)cut * PANEL * dtype_bytes(dtypes[t]), PANEL, parts,
+                     LDY, SUMS_FROM);
+                assert_memory_equal(whole, parts, sizeof whole);
+            }
+            free(w);
+        }
+    }
+    free(x);
 }
 
 /* A tile of any height at any stride is the same rows as one at a time. */
@@ -199,18 +227,18 @@ static void a_tile_has_the_bits_of_its_rows(void **state)
         for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
             void *w = random_typed(t, K * LDW, dtypes[t], exact);
             for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
-                for (int add = 0; add < 2; add++) {
+                for (enum tile_sums s = SUMS_SET; s <= SUMS_FROM; s++) {
                     float together[TILE_ROWS * LDY], alone[TILE_ROWS * LDY];
                     float from_f32[TILE_ROWS * LDY];
                     memcpy(together, y0, sizeof together);
                     memcpy(alone, y0, sizeof alone);
                     memcpy(from_f32, y0, sizeof from_f32);
-                    path->tile[dtypes[t]](rows, K, x, LDX, w, LDW, together, LDY, add);
+                    path->tile[dtypes[t]](rows, K, x, LDX, w, LDW, together, LDY, s);
                     path->tile[DTYPE_F32](rows, K, x, LDX, exact, LDW, from_f32, LDY,
-                                          add);
+                                          s);
                     for (uint32_t r = 0; r < rows; r++) {
                         path->tile[dtypes[t]](1, K, x + r * LDX, LDX, w, LDW,
-                                              alone + r * LDY, LDY, add);
+                                              alone + r * LDY, LDY, s);
                     }
                     assert_memory_equal(together, alone, sizeof alone);
                     assert_memory_equal(together, from_f32, sizeof alone);
@@ -250,8 +278,10 @@ static void pairs_have_the_bits_of_one_input_after_the_other(void **state)
                 float got[TILE_ROWS * LDY], want[TILE_ROWS * LDY];
                 for (uint32_t i = 0; i < TILE_ROWS * LDY; i++)
                     got[i] = want[i] = (float)i;
-                path->tile[TILE_PAIRS](rows, k, x, LDX, pairs, PANEL, got, LDY, k > 3);
-                path->tile[DTYPE_F32](rows, k, x, LDX, exact, PANEL, want, LDY, k > 3);
+                path->tile[TILE_PAIRS](rows, k, x, LDX, pairs, PANEL, got, LDY,
+                                       k > 3 ? SUMS_ADD : SUMS_SET);
+                path->tile[DTYPE_F32](rows, k, x, LDX, exact, PANEL, want, LDY,
+                                      k > 3 ? SUMS_ADD : SUMS_SET);
                 assert_memory_equal(got, want, sizeof got);
             }
         }
@@ -367,6 +397,7 @@ int main(void)
         cmocka_unit_test(softmax_counts_its_span_and_rescales_what_was),
         cmocka_unit_test(a_strip_has_the_bits_of_its_tiles),
         cmocka_unit_test(a_tile_has_the_bits_of_its_rows),
+        cmocka_unit_test(a_tile_in_two_parts_has_the_bits_of_one),
         cmocka_unit_test(pairs_have_the_bits_of_one_input_after_the_other),
         cmocka_unit_test(rounded_tiles_are_multiply_adds_in_order),
         cmocka_unit_test(rounded_tiles_hand_on_infinity_and_nan),
