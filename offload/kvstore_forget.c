@@ -23,14 +23,10 @@ static uint32_t other_with_last(const struct kvstore *kv, const struct block_met
 static const struct block_meta *any_child(const struct kvstore *kv,
                                           const struct block_meta *m)
 {
-    for (int l = 0; l < KV_SOURCES; l++) {
-        const struct slots *s = kv->level[l].slots;
-        if (!s) continue;
-        for (uint32_t i = SLOT_NONE; (i = slots_child(s, &m->id, i)) != SLOT_NONE;)
-            if (slots_at(s, i)->meta.depth == m->depth + 1)
-                return &slots_at(s, i)->meta;
-    }
-    return NULL;
+    const struct block_meta *child = NULL;
+    for (int l = 0; l < KV_SOURCES && !child; l++)
+        child = kv_child(kv, (enum kv_source)l, m);
+    return child;
 }
 
 /* 0: somebody's page can be freed; -EBUSY: on its way; -EUSERS: a sequence reads it. */

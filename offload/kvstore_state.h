@@ -22,11 +22,19 @@
  *      unsaved is counted;
  *   4. every transfer that a tier has is one of ours;
  *   5. every place of a waiting wake is in its chain or free;
- *   6. a record is found by its name, its last block and its anchor, and is on the LRU list.
+ *   6. a record is found by its name, its last block and its anchor, and is on the LRU list;
+ *   7. a block in a tier joins: the block before it is in that tier or in one below, or on its
+ *      way there, so that whatever a restart finds on the SSD is found from its beginning.
+ *      Until a tier loses a block to a failure, that is: what followed it stays for when it
+ *      has been computed again, and then it goes down first.
  *
- * Work     kvstore_step(): O(transfers finished or started + max_wakes + KV_LOOKS), and for
- *          a conversation whose last block landed the length of its path.  Wake, idle and
- *          match: O(blocks of the prompt).  make_room: O(pages that cannot be freed).
+ * How 7 is kept.  What is about to go down and would not join puts the block before it
+ * on the list in front of itself (needed): that one goes whatever its own quiet, as its bytes
+ * do not change while others read them; and where it cannot go, neither can what follows
+ * it.  Of a tier a block by which others join (kv_leads) is not displaced.
+ *
+ * Work     kvstore_step(): O(transfers finished or started + max_wakes + KV_LOOKS).  Wake,
+ *          idle and match: O(blocks of the prompt).  make_room: O(pages that cannot be freed).
  */
 #ifndef OFFLOAD_KVSTORE_STATE_H
 #define OFFLOAD_KVSTORE_STATE_H
@@ -38,7 +46,7 @@
 
 #define KV_NONE      UINT32_MAX
 #define KV_LOOKS     64  // blocks looked at by each walk along an LRU list, in one go
-#define KV_TRIES     3   // stores of one block that fail before it is left where it is
+#define KV_TRIES     3  // stores of one block that fail before it is left until used again
 #define KV_SHED_REST UINT64_C(50000000)  // ns
 /* Waiting for room is cut to no less than that; one that nobody asked for so long is over,
  * and so is a count of what is held. */
@@ -50,11 +58,12 @@ struct kv_note {  // of the block in slot i of a level
     uint32_t uses;
     uint32_t prev, next;  // on the list to be copied, or (next) in a queue of loads
     uint8_t source;       // of a FILLING or promoted page: where from
-    uint8_t tries;        // stores of it that failed
-    bool listed;          // to be copied down
-    bool unsaved;         // listed, and no level below had it then
-    bool moving;          // being copied down
-    bool leaving;         // a page to be freed as soon as it is copied
+    uint8_t tries;  // stores of it that failed; KV_TRIES also: refused though needed
+    bool listed;    // to be copied down
+    bool unsaved;   // listed, and no level below had it then
+    bool moving;    // being copied down
+    bool leaving;   // a page to be freed as soon as it is copied
+    bool needed;    // listed first: one that follows it is to go there, or is there
 };
 
 struct kv_list {
@@ -65,12 +74,13 @@ struct kv_level {
     struct slots *slots;  // NULL: there is no such level
     struct tier *tier;    // NULL: G1
     struct kv_note *notes;
-    struct kv_list to_copy;  // quiet longest first; of a conversation prefix first
+    struct kv_list to_copy;  // needed ones, then quiet longest first; prefix first
     uint32_t unsaved;        // of these
     uint32_t excess;         // to be freed until it is at its low watermark
     uint32_t shed_at;        // where the walk of that goes on
     uint64_t shed_rest;      // until then, after a walk that found too little
-    uint32_t n_passed;       // of the coldest, held, since one was found that is not
+    uint32_t
+        n_passed;  // of the coldest, held or needed, since one was found that is not
 };
 
 enum kv_job {
@@ -232,6 +242,19 @@ const struct block_meta *kv_meta(const struct kvstore *kv, const struct block_id
 /* The block before it, by name and depth; NULL: it has none, or it is not stored. */
 const struct block_meta *kv_parent(const struct kvstore *kv,
                                    const struct block_meta *meta);
+/* The slot of a level that the block before it has, by name and depth, READY or on its way
+ * there; SLOT_NONE. */
+uint32_t kv_before(const struct kvstore *kv, enum kv_source l,
+                   const struct block_meta *meta);
+/* A block that follows it in a level; NULL. */
+const struct block_meta *kv_child(const struct kvstore *kv, enum kv_source l,
+                                  const struct block_meta *meta);
+/* Invariant 7, of a tier: may the block be in it, as the one before it is? */
+bool kv_joins(const struct kvstore *kv, enum kv_source l,
+              const struct block_meta *meta);
+/* Is the copy in a tier the one by which blocks that follow it join? */
+bool kv_leads(const struct kvstore *kv, enum kv_source l,
+              const struct block_meta *meta);
 /* Fill where[] for the longest prefix of at most cap blocks, and count it. */
 uint32_t kv_find(const struct kvstore *kv, const struct kv_prompt *p, uint32_t cap,
                  uint8_t *where, struct kv_found *out);
@@ -271,14 +294,12 @@ void kv_load_again(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 void kv_stores_start(struct kvstore *kv, uint64_t now);
 void kv_store_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
-/* List the block in slot i to be copied, as the last one or as the first. */
+/* List the block in slot i to be copied: as the last one, or as the first where one that
+ * follows it is below already; or as the first, to be freed then. */
 void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i);
 void kv_list_urgent(struct kvstore *kv, uint32_t page);
 /* The tier has dropped what was in this slot: a load of it failed. */
 void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t);
-/* Where the block just landed is the last of a conversation: its path is touched from the
- * end to the beginning, because blocks land prefix first but the suffix is to go first. */
-void kv_order_path(struct kvstore *kv, enum kv_source l, const struct block_meta *meta);
 void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i);
 uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now);
 struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job);

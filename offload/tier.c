@@ -69,7 +69,9 @@ static int prepare(struct tier *t, struct tier_io *io)
     if (!t->health.writable) return -EROFS;
     if (slots_find(t->slots, &io->meta.id) != SLOT_NONE) return -EEXIST;
     io->slot = slots_claim(t->slots, &io->meta);
-    return io->slot == SLOT_NONE ? -ENOSPC : 0;
+    if (io->slot == SLOT_NONE) return -ENOSPC;
+    slots_follow(t->slots, io->slot);
+    return 0;
 }
 
 int tier_submit(struct tier *t, struct tier_io *io, uint64_t now)
