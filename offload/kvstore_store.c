@@ -188,12 +188,15 @@ static bool find_first(const struct kvstore *kv, enum kv_source from, uint32_t i
     return note->moving || note->tries < KV_TRIES;
 }
 
-/* There is room for it: unless another one has to go first. */
-static enum outcome in_order(struct kvstore *kv, enum kv_source from, uint32_t first,
+/* There is room for it, for which the one before it may have gone: else that goes first. */
+static enum outcome in_order(struct kvstore *kv, enum kv_source from, uint32_t i,
                              enum kv_source to)
 {
-    if (first == SLOT_NONE) return GOES;
+    uint32_t first;
+    bool may_go = find_first(kv, from, i, to, &first);
+    if (may_go && first == SLOT_NONE) return GOES;
     unspend(kv, to);
+    if (!may_go) return refused(kv, from, i);
     enlist(kv, from, first, true);
     kv_note(kv, from, first)->needed = true;
     return LEFT;
@@ -212,7 +215,7 @@ static enum outcome may_copy(struct kvstore *kv, enum kv_source from, uint32_t i
     case COPY_NOW: {
         if (!find_first(kv, from, i, to, &first)) break;
         enum outcome o = admit(kv, from, i, to, now);
-        return o == GOES ? in_order(kv, from, first, to) : o;
+        return o == GOES ? in_order(kv, from, i, to) : o;
     }
     case COPY_LATER: return STOP;
     case COPY_UNUSED: kv->count.second_touch_refused++; break;
@@ -328,8 +331,10 @@ void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     const struct kv_note *note = ram_note(kv, t, &i);
     // The room that was found when it left RAM may have gone to another one.
     if (rc == -ENOSPC && note &&
-        kv_admit(kv, KV_SSD, t->io.meta.tenant, note->last_used, now) == 0)
+        kv_admit(kv, KV_SSD, t->io.meta.tenant, note->last_used, now) == 0) {
+        if (!may_sink(kv, t)) return;
         rc = kv_transfer_submit(kv, t, now);
+    }
     if (rc == 0) return;
     unspend(kv, KV_SSD);
     sink_ended(kv, t, rc == -EEXIST);
