@@ -181,7 +181,7 @@ struct kvstore {
 
     struct kv_records *records;
     struct policy_budget budget;
-    bool draining;
+    bool draining, drained;  // just now; at some time
     bool ram_pressed;  // somebody could not be stored in RAM for want of saved blocks
     bool room_wanted;  // somebody waits for what is to be copied first
     uint64_t short_since, short_asked;  // since when, and the last time; 0: nobody

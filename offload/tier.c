@@ -51,6 +51,11 @@ static void store_failed(struct tier *t, int why, uint64_t now)
     h->retry_at = now + h->pause;
 }
 
+void tier_try_again(struct tier *t)
+{
+    if (!t->health.writable) t->health.retry_at = 0;
+}
+
 static void store_succeeded(struct tier *t)
 {
     if (t->health.writable) t->health.pause = 0;

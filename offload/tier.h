@@ -192,6 +192,9 @@ void tier_flush(struct tier *t);  // after a row of submits
 bool tier_arriving(struct tier *t, const struct tier_io *io);
 bool tier_await(struct tier *t, const struct tier_io *io);
 
+/* End the pause after stores that failed: the next one is tried at once. */
+void tier_try_again(struct tier *t);
+
 /* Take back up to `cap` finished transfers and return how many.  Called now and then with
  * nothing in flight, too: what was dropped is overwritten meanwhile. */
 size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now);

@@ -55,7 +55,7 @@ static inline void next_message(struct storm *s, struct text *t)
         text_add(t, pick(s, 3) * B, t->tenant);  // a prompt that all share
     }
     text_add(t, 1 + pick(s, 40), s->seed);
-    if (t->n > (MAX_BLOCKS - 12) * B) t->n = 20;
+    if (t->n > 28 * B) t->n = 20;
 }
 
 static inline void begin(struct storm *s, int i)

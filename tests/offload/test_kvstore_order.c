@@ -146,6 +146,25 @@ static void a_budget_that_ends_amid_a_chain_leaves_its_beginning(void **state)
     }
 }
 
+static void of_a_chain_that_is_not_whole_the_last_block_goes_first(void **state)
+{
+    (void)state;
+    struct world w;
+    struct text one = chat(0, 6, 100);
+    world_open(&w, with_ram);
+    w.o.policy.ssd_bytes_per_day = 4 * PAGE;
+    restart_with(&w, &w.o.policy);
+    turn(&w, &one, 0, 0);
+    world_pass(&w, 40 * SEC);
+    for (int l = KV_RAM; l < KV_SOURCES; l++) {
+        const struct slots *s = l == KV_RAM ? w.o.ram->slots : w.o.ssd->slots;
+        assert_int_equal(slots_used(s), l == KV_RAM ? 6 : 4);
+        assert_int_equal(slots_at(s, slots_coldest(s, NULL))->meta.depth,
+                         slots_used(s) - 1);
+    }
+    world_close(&w);
+}
+
 static void
 with_second_touch_what_comes_before_a_block_used_twice_goes_too(void **state)
 {
@@ -211,21 +230,20 @@ what_is_read_is_not_put_off_by_being_used_again_on_its_way_to_the_front(void **s
 {
     (void)state;
     struct world w;
-    struct text hot = chat(0, 30, 5), one = hot;
-    world_open(&w, (struct sizes){48, 0, 64});
-    w.o.policy.max_stores = 1;
+    struct text hot = chat(0, 130, 5), one = hot;
+    world_open(&w, (struct sizes){160, 0, 160});
+    w.o.policy.high = w.o.policy.low = 1;  // nothing goes for want of room
     restart_with(&w, &w.o.policy);
     text_add(&one, 2 * B, 6);
     text_add(&hot, 5, 7);
     turn(&w, &one, 0, 0);
     w.now += 5 * SEC;
-    // Each of these touches all that is called for.
-    for (int i = 0; i < 40; i++, w.now += SEC / 10) {
+    // Each touches all that is called for, and there is more of it than one step looks at.
+    for (int i = 0; i < 30; i++, w.now += SEC / 10) {
         turn(&w, &hot, 0, 0);
         world_step(&w);
     }
-    world_step(&w);
-    assert_int_equal(found_from_the_beginning(&w), 32);
+    assert_int_equal(found_from_the_beginning(&w), 132);
     world_close(&w);
 }
 
@@ -249,7 +267,7 @@ static void calm(struct sizes sizes, struct policy policy, bool weak, uint64_t s
 static void in_any_history_without_failures_no_block_is_in_a_tier_alone(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 80; seed++) {
+    for (uint64_t seed = 1; seed <= 160; seed++) {
         bool weak = seed % 4 == 0;
         struct policy p = storm_policy();
         calm((struct sizes){32, 24, 60}, p, weak, seed);
@@ -274,6 +292,7 @@ int main(void)
         cmocka_unit_test(so_does_what_a_long_reply_reads_all_the_time),
         cmocka_unit_test(nobody_is_short_of_the_pages_that_go_down_while_they_are_read),
         cmocka_unit_test(a_budget_that_ends_amid_a_chain_leaves_its_beginning),
+        cmocka_unit_test(of_a_chain_that_is_not_whole_the_last_block_goes_first),
         cmocka_unit_test(
             with_second_touch_what_comes_before_a_block_used_twice_goes_too),
         cmocka_unit_test(a_block_whose_store_failed_goes_again_before_its_turn),
