@@ -4,6 +4,7 @@
  *     kvstore_find.c          where a block is
  *     kvstore_wake.c          pages for a prefix, and those who wait for them
  *     kvstore_load.c          the transfers up
+ *     kvstore_list.c          what is to be copied down, in order
  *     kvstore_store.c         the transfers down
  *     kvstore_room.c          freeing, quotas, watermarks
  *     kvstore_records.c       the table of conversations
@@ -224,10 +225,6 @@ static inline const struct block_meta *kv_meta_at(const struct kvstore *kv,
     return &slots_at(kv->level[l].slots, i)->meta;
 }
 
-void kv_list_append(struct kv_list *list, struct kv_note *notes, uint32_t i);
-void kv_list_prepend(struct kv_list *list, struct kv_note *notes, uint32_t i);
-void kv_list_remove(struct kv_list *list, struct kv_note *notes, uint32_t i);
-
 /* ---- kvstore_find.c ---- */
 
 /* The READY slot that holds just this block; SLOT_NONE. */
@@ -289,18 +286,27 @@ bool kv_await_rest(struct kvstore *kv, const struct kv_wake *w);
 void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 void kv_load_again(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 
+/* ---- kvstore_list.c ---- */
+
+void kv_list_append(struct kv_list *list, struct kv_note *notes, uint32_t i);
+void kv_list_prepend(struct kv_list *list, struct kv_note *notes, uint32_t i);
+void kv_list_remove(struct kv_list *list, struct kv_note *notes, uint32_t i);
+/* List the block in slot i to be copied: as the last one, or as the first where one that
+ * follows it is below already. */
+void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i);
+/* As the first: to be freed then; as one that follows it is to go.  As the last. */
+void kv_list_urgent(struct kvstore *kv, uint32_t page);
+void kv_list_needed(struct kvstore *kv, enum kv_source l, uint32_t i);
+void kv_list_put_off(struct kvstore *kv, enum kv_source l, uint32_t i);
+void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i);
+/* The tier has dropped what was in this slot: a load of it failed. */
+void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t);
+
 /* ---- kvstore_store.c ---- */
 
 void kv_stores_start(struct kvstore *kv, uint64_t now);
 void kv_store_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
-/* List the block in slot i to be copied: as the last one, or as the first where one that
- * follows it is below already; or as the first, to be freed then. */
-void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i);
-void kv_list_urgent(struct kvstore *kv, uint32_t page);
-/* The tier has dropped what was in this slot: a load of it failed. */
-void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t);
-void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i);
 uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now);
 struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job);
 /* Submit, or have it submitted again where the tier is busy (0 too).  A tier that refuses

@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from server import Server
-from sleepers import (storm, BLOCK, LAZY, Cold, ask, cached, prompt_of, tiers, wait_copied, wait_slots)
+from sleepers import (storm, BLOCK, LAZY, Cold, ask, cached, prompt_of, tiers, wait_copied,
+                      wait_slots)
 
 pytestmark = storm
 

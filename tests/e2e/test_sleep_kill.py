@@ -124,7 +124,8 @@ def test_what_had_reached_the_ssd_before_a_kill_is_found_after_it(tmp_path):
 def test_a_kill_loses_nothing_that_begins_with_what_others_use_all_the_time(tmp_path, ram):
     """A system prompt that somebody uses more often than anything is ever quiet for."""
     folder = tmp_path / "kv"
-    timing = ("--copy-after", "300ms", "--ssd-after", "500ms", "--idle-after", "1s", "--margin", "1M")
+    timing = ("--copy-after", "300ms", "--ssd-after", "500ms", "--idle-after", "1s",
+              "--margin", "1M")
     flags = tiers(300, ram=ram, ssd=folder, slots=600, timing=timing)
     system, own, count = 20, 5, 8
     shared = prompt_of(system * BLOCK, "system prompt")
