@@ -88,20 +88,21 @@ static struct policy_block describe(struct kvstore *kv, enum kv_source l, uint32
     };
 }
 
-/* Invariant 7: the block that has to go before this one does, in *first; SLOT_NONE: none.
- * False: it cannot go, so that neither can this one. */
-static bool find_first(const struct kvstore *kv, enum kv_source from, uint32_t i,
-                       enum kv_source to, uint32_t *first)
+/* Invariant 7: the block that has to go before this one does, in *first; SLOT_NONE: none.  LEFT:
+ * it cannot go, so that neither can this one; STOP: it is still on its way here. */
+static enum outcome find_first(const struct kvstore *kv, enum kv_source from,
+                               uint32_t i, enum kv_source to, uint32_t *first)
 {
     const struct block_meta *meta = kv_meta_at(kv, from, i);
     *first = SLOT_NONE;
-    if (kv_joins(kv, to, meta)) return true;
+    if (kv_joins(kv, to, meta)) return GOES;
     uint32_t before = kv_before(kv, from, meta);
-    if (before == SLOT_NONE || kv_slot(kv, from, before)->state != SLOT_READY)
-        return false;
+    if (before == SLOT_NONE) return LEFT;
+    if (kv_slot(kv, from, before)->state == SLOT_FILLING) return STOP;
     const struct kv_note *note = &kv->level[from].notes[before];
-    if (!note->moving) *first = before;
-    return note->moving || note->tries < KV_TRIES;
+    if (note->moving) return GOES;
+    *first = before;
+    return note->tries < KV_TRIES ? GOES : LEFT;
 }
 
 /* There is room for it, for which the one before it may have gone: else that goes first. */
@@ -109,12 +110,12 @@ static enum outcome in_order(struct kvstore *kv, enum kv_source from, uint32_t i
                              enum kv_source to)
 {
     uint32_t first;
-    bool may_go = find_first(kv, from, i, to, &first);
-    if (may_go && first == SLOT_NONE) return GOES;
+    enum outcome o = find_first(kv, from, i, to, &first);
+    if (o == GOES && first == SLOT_NONE) return GOES;
     unspend(kv, to);
-    if (!may_go) return refused(kv, from, i);
-    kv_list_needed(kv, from, first);
-    return LEFT;
+    if (o == LEFT) return refused(kv, from, i);
+    if (o == GOES) kv_list_needed(kv, from, first);
+    return o == GOES ? LEFT : o;
 }
 
 /* What the policy says, then room, then what comes before it. */
@@ -122,16 +123,17 @@ static enum outcome may_copy(struct kvstore *kv, enum kv_source from, uint32_t i
                              enum kv_source to, bool pressure, uint64_t now)
 {
     uint32_t first;
+    enum outcome o;
     struct policy_block b = describe(kv, from, i, to);
     enum policy_way way = from == KV_RAM ? RAM_TO_SSD
                           : to == KV_SSD ? G1_TO_SSD
                                          : G1_TO_RAM;
     switch (policy_copy(&kv->policy, &b, way, now, pressure)) {
-    case COPY_NOW: {
-        if (!find_first(kv, from, i, to, &first)) break;
-        enum outcome o = admit(kv, from, i, to, now);
+    case COPY_NOW:
+        o = find_first(kv, from, i, to, &first);
+        if (o == LEFT) break;
+        if (o == GOES) o = admit(kv, from, i, to, now);
         return o == GOES ? in_order(kv, from, i, to) : o;
-    }
     case COPY_LATER: return STOP;
     case COPY_UNUSED: kv->count.second_touch_refused++; break;
     case COPY_NOT: break;
@@ -226,7 +228,9 @@ static bool may_sink(struct kvstore *kv, struct kv_transfer *t)
 {
     if (kv_joins(kv, KV_SSD, &t->io.meta)) return true;
     uint32_t before = kv_before(kv, KV_RAM, &t->io.meta);
-    t->retry = before != SLOT_NONE && kv_note(kv, KV_RAM, before)->moving;
+    t->retry =
+        before != SLOT_NONE && (kv_note(kv, KV_RAM, before)->moving ||
+                                kv_slot(kv, KV_RAM, before)->state == SLOT_FILLING);
     if (t->retry) return false;
     unspend(kv, KV_SSD);
     sink_ended(kv, t, false);

@@ -14,6 +14,11 @@ void tier_close(struct tier *t)
     slots_close(slots);
 }
 
+bool tier_lasts(const struct tier *t)
+{
+    return t->medium->lasts && t->medium->lasts(t);
+}
+
 void tier_drop_labels(struct tier *t)
 {
     free(t->labels);
