@@ -289,8 +289,18 @@ uint64_t kvstore_next(const struct kvstore *kv, uint64_t now)
     return next > now ? next : now;
 }
 
+/* Waiting makes no room: nobody frees any. */
+static bool may_drain(const struct kvstore *kv, uint64_t now)
+{
+    const struct tier *ssd = kv->o.ssd;
+    return ssd && (kv_tier_takes(kv, KV_SSD, now) || !ssd->health.full);
+}
+
 bool kvstore_drain(struct kvstore *kv, uint64_t now)
 {
+    if (!kv->drained && kv->o.ssd) tier_try_again(kv->o.ssd);
+    kv->drained = true;
+    if (!may_drain(kv, now)) return kvstore_settle(kv, now);
     kv->draining = true;
     kvstore_step(kv, now);
     kv->draining = false;

@@ -161,7 +161,9 @@ void kvstore_end_holds(struct kvstore *kv, uint32_t n, uint64_t now);
 void kvstore_step(struct kvstore *kv, uint64_t now);
 /* When kvstore_step() has something to do next, by time alone; UINT64_MAX: never. */
 uint64_t kvstore_next(const struct kvstore *kv, uint64_t now);
-/* Copy everything down as if it had been quiet for long; true when all of it is. */
+/* Copy everything down to the SSD as if it had been quiet for long; true when all of it is,
+ * or no more of it can be: there is no SSD, or no room on its device.  The first call has one
+ * that takes no stores asked once more at once, as who stops us may have made room. */
 bool kvstore_drain(struct kvstore *kv, uint64_t now);
 /* Blocks that are to be copied down and have not been. */
 uint32_t kvstore_unsaved(const struct kvstore *kv);

@@ -96,6 +96,21 @@ static bool wakes_hold(const struct kvstore *kv)
            waiting[KV_SSD] == kv->waiting[KV_SSD];
 }
 
+/* Invariant 7, until something has failed. */
+static bool tiers_hold(const struct kvstore *kv)
+{
+    for (int l = KV_RAM; l < KV_SOURCES; l++)
+        if (kv->level[l].tier && kv->level[l].tier->failed) return true;
+    for (int l = KV_RAM; l < KV_SOURCES; l++) {
+        const struct slots *s = kv->level[l].slots;
+        for (uint32_t i = 0; s && i < slots_capacity(s); i++)
+            if (slots_at(s, i)->state != SLOT_FREE &&
+                !kv_joins(kv, (enum kv_source)l, &slots_at(s, i)->meta))
+                return false;
+    }
+    return true;
+}
+
 bool kvstore_check(const struct kvstore *kv)
 {
     for (int l = 0; l < KV_SOURCES; l++) {
@@ -104,6 +119,6 @@ bool kvstore_check(const struct kvstore *kv)
         if (!slots_check(level->slots)) return false;
         if (!list_holds(level, &level->to_copy, SLOT_READY, true)) return false;
     }
-    return pages_hold(kv) && transfers_hold(kv) && wakes_hold(kv) &&
+    return pages_hold(kv) && transfers_hold(kv) && wakes_hold(kv) && tiers_hold(kv) &&
            kv_records_check(kv);
 }

@@ -126,7 +126,8 @@ static void list_new(struct kvstore *kv, const struct kv_prompt *p)
             uint32_t s = kv_match(kv, (enum kv_source)l, &p->meta[i]);
             enum kv_source to = kv_next_level(kv, (enum kv_source)l);
             if (s == SLOT_NONE || to == KV_SOURCES) continue;
-            if (kv_note(kv, (enum kv_source)l, s)->moving) continue;
+            const struct kv_note *note = kv_note(kv, (enum kv_source)l, s);
+            if (note->moving || note->needed) continue;
             if (kv_match(kv, to, &p->meta[i]) == SLOT_NONE)
                 kv_list_block(kv, (enum kv_source)l, s);
         }

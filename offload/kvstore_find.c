@@ -41,6 +41,45 @@ const struct block_meta *kv_parent(const struct kvstore *kv,
     return p && p->depth + 1 == meta->depth ? p : NULL;
 }
 
+uint32_t kv_before(const struct kvstore *kv, enum kv_source l,
+                   const struct block_meta *meta)
+{
+    const struct slots *s = kv->level[l].slots;
+    uint32_t i = s && meta->depth ? slots_find(s, &meta->parent) : SLOT_NONE;
+    if (i == SLOT_NONE || slots_at(s, i)->state == SLOT_LEAVING) return SLOT_NONE;
+    return slots_at(s, i)->meta.depth + 1 == meta->depth ? i : SLOT_NONE;
+}
+
+const struct block_meta *kv_child(const struct kvstore *kv, enum kv_source l,
+                                  const struct block_meta *meta)
+{
+    const struct slots *s = kv->level[l].slots;
+    uint32_t i = SLOT_NONE;
+    if (!s) return NULL;
+    while ((i = slots_child(s, &meta->id, i)) != SLOT_NONE)
+        if (slots_at(s, i)->meta.depth == meta->depth + 1) return &slots_at(s, i)->meta;
+    return NULL;
+}
+
+bool kv_joins(const struct kvstore *kv, enum kv_source l, const struct block_meta *meta)
+{
+    if (meta->depth == 0) return true;
+    for (int k = l; k < KV_SOURCES; k++)
+        if (kv_before(kv, (enum kv_source)k, meta) != SLOT_NONE) return true;
+    return false;
+}
+
+bool kv_leads(const struct kvstore *kv, enum kv_source l, const struct block_meta *meta)
+{
+    if (kv_below(kv, l, meta)) return false;
+    for (int k = (int)l; k >= KV_RAM; k--) {
+        if (k < (int)l && kv_match(kv, (enum kv_source)k, meta) != SLOT_NONE)
+            return false;
+        if (kv_child(kv, (enum kv_source)k, meta)) return true;
+    }
+    return false;
+}
+
 /* One block: its source, and in *where what a wake has to do about it.  KV_SOURCES: it is
  * nowhere, or it cannot come up because its name is taken by another block. */
 static enum kv_source find_one(const struct kvstore *kv, const struct block_meta *meta,

@@ -23,14 +23,18 @@ static uint32_t other_with_last(const struct kvstore *kv, const struct block_met
 static const struct block_meta *any_child(const struct kvstore *kv,
                                           const struct block_meta *m)
 {
-    for (int l = 0; l < KV_SOURCES; l++) {
-        const struct slots *s = kv->level[l].slots;
-        if (!s) continue;
-        for (uint32_t i = SLOT_NONE; (i = slots_child(s, &m->id, i)) != SLOT_NONE;)
-            if (slots_at(s, i)->meta.depth == m->depth + 1)
-                return &slots_at(s, i)->meta;
-    }
-    return NULL;
+    const struct block_meta *child = NULL;
+    for (int l = 0; l < KV_SOURCES && !child; l++)
+        child = kv_child(kv, (enum kv_source)l, m);
+    return child;
+}
+
+/* The slot of a level that has it; another block of the same name is none of ours. */
+static uint32_t slot_of(const struct kvstore *kv, int l, const struct block_meta *m)
+{
+    const struct slots *s = kv->level[l].slots;
+    uint32_t i = s ? slots_find(s, &m->id) : SLOT_NONE;
+    return i != SLOT_NONE && slots_at(s, i)->meta.depth == m->depth ? i : SLOT_NONE;
 }
 
 /* 0: somebody's page can be freed; -EBUSY: on its way; -EUSERS: a sequence reads it. */
@@ -38,7 +42,7 @@ static int standing(const struct kvstore *kv, const struct block_meta *m)
 {
     for (int l = 0; l < KV_SOURCES; l++) {
         const struct slots *s = kv->level[l].slots;
-        uint32_t i = s ? slots_find(s, &m->id) : SLOT_NONE;
+        uint32_t i = slot_of(kv, l, m);
         if (i == SLOT_NONE) continue;
         if (l == KV_DEVICE && kv_active(kv, i)) return -EUSERS;
         if (slots_at(s, i)->state != SLOT_READY || slots_at(s, i)->pins) return -EBUSY;
@@ -51,7 +55,7 @@ static void erase(struct kvstore *kv, const struct block_meta *m)
 {
     for (int l = 0; l < KV_SOURCES; l++) {
         struct kv_level *level = &kv->level[l];
-        uint32_t i = level->slots ? slots_find(level->slots, &m->id) : SLOT_NONE;
+        uint32_t i = slot_of(kv, l, m);
         if (i == SLOT_NONE) continue;
         kv_unlist(kv, (enum kv_source)l, i);
         if (l == KV_DEVICE) {

@@ -22,6 +22,7 @@ void kv_load_queue(struct kvstore *kv, struct kv_wake *w, uint32_t page,
     bool claimed = slots_claim_at(kv->level[KV_DEVICE].slots, page, meta);
     assert(claimed && lower != SLOT_NONE);
     (void)claimed;
+    slots_follow(kv->level[KV_DEVICE].slots, page);
 
     const struct kv_note *below = kv_note(kv, from, lower);
     *kv_note(kv, KV_DEVICE, page) = (struct kv_note){
@@ -220,9 +221,8 @@ void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     kv->count.promoted_bytes[t->level] += kv->block_bytes;
     slots_commit(kv->level[KV_DEVICE].slots, page);
     kv->n_filling--;
-    kv_touch(kv, KV_DEVICE, page, now);
-    kv_note(kv, KV_DEVICE, page)->promoted = now;
-    kv_order_path(kv, KV_DEVICE, &t->io.meta);
+    struct kv_note *note = kv_note(kv, KV_DEVICE, page);
+    note->last_used = note->promoted = now;
     kv_quiet_at(kv, now + kv->policy.idle_after);
     kv_transfer_give(kv, t);
 }

@@ -77,6 +77,7 @@ static struct policy_block describe(const struct kvstore *kv, enum kv_source l,
         .active = l == KV_DEVICE && kv_active(kv, i),
         .held = held(kv, l, i, now),
         .lower = kv_below(kv, l, kv_meta_at(kv, l, i)),
+        .needed = l != KV_DEVICE && kv_leads(kv, l, kv_meta_at(kv, l, i)),
     };
 }
 
@@ -180,10 +181,23 @@ uint32_t kvstore_available(const struct kvstore *kv)
     return p->free(p->arg) + less(slots_used(kv->level[KV_DEVICE].slots), busy);
 }
 
+/* Pages on their way down that could be freed but for that. */
+static uint32_t saving(const struct kvstore *kv)
+{
+    uint32_t left = kv->n_saving, n = 0;
+    for (uint32_t i = kv->policy.max_loads; left > 0; i++) {
+        const struct kv_transfer *t = &kv->transfers[i];
+        if (t->job != KV_STORE) continue;
+        n += !kv_active(kv, t->page);
+        left--;
+    }
+    return n;
+}
+
 /* Free pages, and those that could be freed at some price. */
 static uint32_t room_at_all(const struct kvstore *kv, uint64_t now)
 {
-    uint32_t stays = kv->n_saving + (now < kv->held_until ? kv->n_held : 0);
+    uint32_t stays = saving(kv) + (now < kv->held_until ? kv->n_held : 0);
     return less(kvstore_available(kv), stays);
 }
 
@@ -326,7 +340,7 @@ bool kv_scarce(const struct kvstore *kv, enum kv_source l, uint64_t now)
     uint32_t capacity = slots_capacity(kv->level[l].slots);
     uint32_t stays = kv->level[l].unsaved;
     if (l == KV_DEVICE)
-        stays = less(capacity, room_without_loss(kv, &nothing, now) + kv->n_saving);
+        stays = less(capacity, room_without_loss(kv, &nothing, now) + saving(kv));
     return stays > kv->policy.low * capacity;
 }
 
@@ -368,11 +382,11 @@ void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now)
 
 // ---- room in a tier ------------------------------------------------------------------------------
 
-/* The coldest block that is not held.  -EAGAIN: nobody has looked at all of them yet;
- * -ENOSPC: there is none.  Those passed over count as used just now, so that the next walk
- * goes on behind them. */
-static int pass_held(struct kvstore *kv, enum kv_source l, const uint64_t *tenant,
-                     uint64_t now, uint32_t *out)
+/* The coldest block that is neither held nor needed.  -EAGAIN: nobody has looked at all of them
+ * yet; -ENOSPC: there is none.  Those passed over count as used just now, so that the next
+ * walk goes on behind them. */
+static int pass_staying(struct kvstore *kv, enum kv_source l, const uint64_t *tenant,
+                        uint64_t now, uint32_t *out)
 {
     struct kv_level *level = &kv->level[l];
     struct slots *s = level->slots;
@@ -380,7 +394,8 @@ static int pass_held(struct kvstore *kv, enum kv_source l, const uint64_t *tenan
     for (uint32_t looks = 0; looks < KV_LOOKS; looks++) {
         *out = slots_coldest(s, tenant);
         if (*out == SLOT_NONE) return level->tier->in_flight ? -EAGAIN : -ENOSPC;
-        bool goes = !held(kv, l, *out, now);
+        bool goes =
+            !held(kv, l, *out, now) && !kv_leads(kv, l, kv_meta_at(kv, l, *out));
         if (goes || level->n_passed >= all) {
             level->n_passed = 0;
             return goes ? 0 : -ENOSPC;
@@ -396,7 +411,7 @@ static int displace(struct kvstore *kv, enum kv_source l, const uint64_t *tenant
                     uint64_t before, uint64_t now)
 {
     uint32_t i;
-    int rc = pass_held(kv, l, tenant, now, &i);
+    int rc = pass_staying(kv, l, tenant, now, &i);
     if (rc < 0) return rc;
     if (kv_note(kv, l, i)->last_used >= before) return -ENOSPC;
     if (pending(kv, l, i, now)) {

@@ -4,6 +4,7 @@
  *     kvstore_find.c          where a block is
  *     kvstore_wake.c          pages for a prefix, and those who wait for them
  *     kvstore_load.c          the transfers up
+ *     kvstore_list.c          what is to be copied down, in order
  *     kvstore_store.c         the transfers down
  *     kvstore_room.c          freeing, quotas, watermarks
  *     kvstore_records.c       the table of conversations
@@ -22,11 +23,19 @@
  *      unsaved is counted;
  *   4. every transfer that a tier has is one of ours;
  *   5. every place of a waiting wake is in its chain or free;
- *   6. a record is found by its name, its last block and its anchor, and is on the LRU list.
+ *   6. a record is found by its name, its last block and its anchor, and is on the LRU list;
+ *   7. a block in a tier joins: the block before it is in that tier or in one below, or on its
+ *      way there, so that whatever a restart finds on the SSD is found from its beginning.
+ *      Until a tier loses a block to a failure, that is: what followed it stays for when it
+ *      has been computed again, and then it goes down first.
  *
- * Work     kvstore_step(): O(transfers finished or started + max_wakes + KV_LOOKS), and for
- *          a conversation whose last block landed the length of its path.  Wake, idle and
- *          match: O(blocks of the prompt).  make_room: O(pages that cannot be freed).
+ * How 7 is kept.  What is about to go down and would not join puts the block before it
+ * on the list in front of itself (needed): that one goes whatever its own quiet, as its bytes
+ * do not change while others read them; and where it cannot go, neither can what follows
+ * it.  Of a tier a block by which others join (kv_leads) is not displaced.
+ *
+ * Work     kvstore_step(): O(transfers finished or started + max_wakes + KV_LOOKS).  Wake,
+ *          idle and match: O(blocks of the prompt).  make_room: O(pages that cannot be freed).
  */
 #ifndef OFFLOAD_KVSTORE_STATE_H
 #define OFFLOAD_KVSTORE_STATE_H
@@ -38,7 +47,7 @@
 
 #define KV_NONE      UINT32_MAX
 #define KV_LOOKS     64  // blocks looked at by each walk along an LRU list, in one go
-#define KV_TRIES     3   // stores of one block that fail before it is left where it is
+#define KV_TRIES     3  // stores of one block that fail before it is left until used again
 #define KV_SHED_REST UINT64_C(50000000)  // ns
 /* Waiting for room is cut to no less than that; one that nobody asked for so long is over,
  * and so is a count of what is held. */
@@ -50,11 +59,12 @@ struct kv_note {  // of the block in slot i of a level
     uint32_t uses;
     uint32_t prev, next;  // on the list to be copied, or (next) in a queue of loads
     uint8_t source;       // of a FILLING or promoted page: where from
-    uint8_t tries;        // stores of it that failed
-    bool listed;          // to be copied down
-    bool unsaved;         // listed, and no level below had it then
-    bool moving;          // being copied down
-    bool leaving;         // a page to be freed as soon as it is copied
+    uint8_t tries;  // stores of it that failed; KV_TRIES also: refused though needed
+    bool listed;    // to be copied down
+    bool unsaved;   // listed, and no level below had it then
+    bool moving;    // being copied down
+    bool leaving;   // a page to be freed as soon as it is copied
+    bool needed;    // listed first: one that follows it is to go there, or is there
 };
 
 struct kv_list {
@@ -65,12 +75,13 @@ struct kv_level {
     struct slots *slots;  // NULL: there is no such level
     struct tier *tier;    // NULL: G1
     struct kv_note *notes;
-    struct kv_list to_copy;  // quiet longest first; of a conversation prefix first
+    struct kv_list to_copy;  // needed ones, then quiet longest first; prefix first
     uint32_t unsaved;        // of these
     uint32_t excess;         // to be freed until it is at its low watermark
     uint32_t shed_at;        // where the walk of that goes on
     uint64_t shed_rest;      // until then, after a walk that found too little
-    uint32_t n_passed;       // of the coldest, held, since one was found that is not
+    uint32_t
+        n_passed;  // of the coldest, held or needed, since one was found that is not
 };
 
 enum kv_job {
@@ -171,7 +182,7 @@ struct kvstore {
 
     struct kv_records *records;
     struct policy_budget budget;
-    bool draining;
+    bool draining, drained;  // just now; at some time
     bool ram_pressed;  // somebody could not be stored in RAM for want of saved blocks
     bool room_wanted;  // somebody waits for what is to be copied first
     uint64_t short_since, short_asked;  // since when, and the last time; 0: nobody
@@ -214,10 +225,6 @@ static inline const struct block_meta *kv_meta_at(const struct kvstore *kv,
     return &slots_at(kv->level[l].slots, i)->meta;
 }
 
-void kv_list_append(struct kv_list *list, struct kv_note *notes, uint32_t i);
-void kv_list_prepend(struct kv_list *list, struct kv_note *notes, uint32_t i);
-void kv_list_remove(struct kv_list *list, struct kv_note *notes, uint32_t i);
-
 /* ---- kvstore_find.c ---- */
 
 /* The READY slot that holds just this block; SLOT_NONE. */
@@ -232,6 +239,19 @@ const struct block_meta *kv_meta(const struct kvstore *kv, const struct block_id
 /* The block before it, by name and depth; NULL: it has none, or it is not stored. */
 const struct block_meta *kv_parent(const struct kvstore *kv,
                                    const struct block_meta *meta);
+/* The slot of a level that the block before it has, by name and depth, READY or on its way
+ * there; SLOT_NONE. */
+uint32_t kv_before(const struct kvstore *kv, enum kv_source l,
+                   const struct block_meta *meta);
+/* A block that follows it in a level; NULL. */
+const struct block_meta *kv_child(const struct kvstore *kv, enum kv_source l,
+                                  const struct block_meta *meta);
+/* Invariant 7, of a tier: may the block be in it, as the one before it is? */
+bool kv_joins(const struct kvstore *kv, enum kv_source l,
+              const struct block_meta *meta);
+/* Is the copy in a tier the one by which blocks that follow it join? */
+bool kv_leads(const struct kvstore *kv, enum kv_source l,
+              const struct block_meta *meta);
 /* Fill where[] for the longest prefix of at most cap blocks, and count it. */
 uint32_t kv_find(const struct kvstore *kv, const struct kv_prompt *p, uint32_t cap,
                  uint8_t *where, struct kv_found *out);
@@ -266,20 +286,27 @@ bool kv_await_rest(struct kvstore *kv, const struct kv_wake *w);
 void kv_load_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 void kv_load_again(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 
+/* ---- kvstore_list.c ---- */
+
+void kv_list_append(struct kv_list *list, struct kv_note *notes, uint32_t i);
+void kv_list_prepend(struct kv_list *list, struct kv_note *notes, uint32_t i);
+void kv_list_remove(struct kv_list *list, struct kv_note *notes, uint32_t i);
+/* List the block in slot i to be copied: as the last one, or as the first where one that
+ * follows it is below already. */
+void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i);
+/* As the first: to be freed then; as one that follows it is to go.  As the last. */
+void kv_list_urgent(struct kvstore *kv, uint32_t page);
+void kv_list_needed(struct kvstore *kv, enum kv_source l, uint32_t i);
+void kv_list_put_off(struct kvstore *kv, enum kv_source l, uint32_t i);
+void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i);
+/* The tier has dropped what was in this slot: a load of it failed. */
+void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t);
+
 /* ---- kvstore_store.c ---- */
 
 void kv_stores_start(struct kvstore *kv, uint64_t now);
 void kv_store_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
 void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now);
-/* List the block in slot i to be copied, as the last one or as the first. */
-void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i);
-void kv_list_urgent(struct kvstore *kv, uint32_t page);
-/* The tier has dropped what was in this slot: a load of it failed. */
-void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t);
-/* Where the block just landed is the last of a conversation: its path is touched from the
- * end to the beginning, because blocks land prefix first but the suffix is to go first. */
-void kv_order_path(struct kvstore *kv, enum kv_source l, const struct block_meta *meta);
-void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i);
 uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now);
 struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job);
 /* Submit, or have it submitted again where the tier is busy (0 too).  A tier that refuses

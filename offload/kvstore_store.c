@@ -1,76 +1,7 @@
-/* kvstore_store.c - the transfers down: page to tier, and RAM to SSD through staging.
- *
- * What is to be copied is on the list of its level, in the order in which conversations
- * fell quiet, and in each prefix first, so that what has reached a tier can be matched
- * there.  A block leaves the list when it is copied, when the policy refuses it, or when
- * somebody uses it again; the next time its conversation falls quiet it is listed anew.
- */
+/* kvstore_store.c - the transfers down: page to tier, and RAM to SSD through staging. */
 #include "offload/kvstore_state.h"
 
-// ---- lists and transfers -----------------------------------------------------------------
-
-void kv_list_append(struct kv_list *list, struct kv_note *notes, uint32_t i)
-{
-    notes[i].prev = list->tail;
-    notes[i].next = KV_NONE;
-    *(list->tail == KV_NONE ? &list->head : &notes[list->tail].next) = i;
-    list->tail = i;
-    list->n++;
-}
-
-void kv_list_prepend(struct kv_list *list, struct kv_note *notes, uint32_t i)
-{
-    notes[i].prev = KV_NONE;
-    notes[i].next = list->head;
-    *(list->head == KV_NONE ? &list->tail : &notes[list->head].prev) = i;
-    list->head = i;
-    list->n++;
-}
-
-void kv_list_remove(struct kv_list *list, struct kv_note *notes, uint32_t i)
-{
-    struct kv_note *x = &notes[i];
-    *(x->prev == KV_NONE ? &list->head : &notes[x->prev].next) = x->next;
-    *(x->next == KV_NONE ? &list->tail : &notes[x->next].prev) = x->prev;
-    list->n--;
-}
-
-void kv_unlist(struct kvstore *kv, enum kv_source l, uint32_t i)
-{
-    struct kv_note *note = kv_note(kv, l, i);
-    if (!note->listed) return;
-    kv_list_remove(&kv->level[l].to_copy, kv->level[l].notes, i);
-    kv->level[l].unsaved -= note->unsaved;
-    note->listed = note->unsaved = false;
-}
-
-void kv_forget_slot(struct kvstore *kv, const struct kv_transfer *t)
-{
-    kv_unlist(kv, t->level, t->io.slot);
-}
-
-static void mark_listed(struct kvstore *kv, enum kv_source l, uint32_t i)
-{
-    struct kv_note *note = kv_note(kv, l, i);
-    note->listed = true;
-    note->unsaved = !kv_below(kv, l, kv_meta_at(kv, l, i));
-    kv->level[l].unsaved += note->unsaved;
-}
-
-void kv_list_block(struct kvstore *kv, enum kv_source l, uint32_t i)
-{
-    kv_unlist(kv, l, i);
-    kv_list_append(&kv->level[l].to_copy, kv->level[l].notes, i);
-    mark_listed(kv, l, i);
-}
-
-void kv_list_urgent(struct kvstore *kv, uint32_t page)
-{
-    kv_unlist(kv, KV_DEVICE, page);
-    kv_list_prepend(&kv->level[KV_DEVICE].to_copy, kv->level[KV_DEVICE].notes, page);
-    mark_listed(kv, KV_DEVICE, page);
-    kv_note(kv, KV_DEVICE, page)->leaving = true;
-}
+// ---- transfers ---------------------------------------------------------------------------
 
 struct kv_transfer *kv_transfer_take(struct kvstore *kv, enum kv_job job)
 {
@@ -112,8 +43,11 @@ enum outcome {
     STOP,   // no other either
 };
 
+/* Who needs it is not to ask for it again and again. */
 static enum outcome refused(struct kvstore *kv, enum kv_source l, uint32_t i)
 {
+    struct kv_note *note = kv_note(kv, l, i);
+    if (note->needed) note->tries = KV_TRIES;
     kv_unlist(kv, l, i);
     return LEFT;
 }
@@ -149,20 +83,57 @@ static struct policy_block describe(struct kvstore *kv, enum kv_source l, uint32
         .promoted = note->promoted,
         .uses = note->uses,
         .active = l == KV_DEVICE && kv_active(kv, i),
+        .needed = note->needed,
         .lower = slots_find(kv->level[to].slots, &s->meta.id) != SLOT_NONE,
     };
 }
 
-/* What the policy says, then room. */
+/* Invariant 7: the block that has to go before this one does, in *first; SLOT_NONE: none.  LEFT:
+ * it cannot go, so that neither can this one; STOP: it is still on its way here. */
+static enum outcome find_first(const struct kvstore *kv, enum kv_source from,
+                               uint32_t i, enum kv_source to, uint32_t *first)
+{
+    const struct block_meta *meta = kv_meta_at(kv, from, i);
+    *first = SLOT_NONE;
+    if (kv_joins(kv, to, meta)) return GOES;
+    uint32_t before = kv_before(kv, from, meta);
+    if (before == SLOT_NONE) return LEFT;
+    if (kv_slot(kv, from, before)->state == SLOT_FILLING) return STOP;
+    const struct kv_note *note = &kv->level[from].notes[before];
+    if (note->moving) return GOES;
+    *first = before;
+    return note->tries < KV_TRIES ? GOES : LEFT;
+}
+
+/* There is room for it, for which the one before it may have gone: else that goes first. */
+static enum outcome in_order(struct kvstore *kv, enum kv_source from, uint32_t i,
+                             enum kv_source to)
+{
+    uint32_t first;
+    enum outcome o = find_first(kv, from, i, to, &first);
+    if (o == GOES && first == SLOT_NONE) return GOES;
+    unspend(kv, to);
+    if (o == LEFT) return refused(kv, from, i);
+    if (o == GOES) kv_list_needed(kv, from, first);
+    return o == GOES ? LEFT : o;
+}
+
+/* What the policy says, then room, then what comes before it. */
 static enum outcome may_copy(struct kvstore *kv, enum kv_source from, uint32_t i,
                              enum kv_source to, bool pressure, uint64_t now)
 {
+    uint32_t first;
+    enum outcome o;
     struct policy_block b = describe(kv, from, i, to);
     enum policy_way way = from == KV_RAM ? RAM_TO_SSD
                           : to == KV_SSD ? G1_TO_SSD
                                          : G1_TO_RAM;
     switch (policy_copy(&kv->policy, &b, way, now, pressure)) {
-    case COPY_NOW: return admit(kv, from, i, to, now);
+    case COPY_NOW:
+        o = find_first(kv, from, i, to, &first);
+        if (o == LEFT) break;
+        if (o == GOES) o = admit(kv, from, i, to, now);
+        return o == GOES ? in_order(kv, from, i, to) : o;
     case COPY_LATER: return STOP;
     case COPY_UNUSED: kv->count.second_touch_refused++; break;
     case COPY_NOT: break;
@@ -252,6 +223,20 @@ static void sink_ended(struct kvstore *kv, struct kv_transfer *t, bool well)
     kv_transfer_give(kv, t);
 }
 
+/* What was to arrive before this one may have been kept up, or failed. */
+static bool may_sink(struct kvstore *kv, struct kv_transfer *t)
+{
+    if (kv_joins(kv, KV_SSD, &t->io.meta)) return true;
+    uint32_t before = kv_before(kv, KV_RAM, &t->io.meta);
+    t->retry =
+        before != SLOT_NONE && (kv_note(kv, KV_RAM, before)->moving ||
+                                kv_slot(kv, KV_RAM, before)->state == SLOT_FILLING);
+    if (t->retry) return false;
+    unspend(kv, KV_SSD);
+    sink_ended(kv, t, false);
+    return false;
+}
+
 void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
 {
     t->job = KV_SINK;
@@ -259,14 +244,19 @@ void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     t->io.dir = TIER_STORE;
     t->io.buf = t->staging;
     kv_record_label(kv, &t->io.meta, t->io.label);
+    if (!may_sink(kv, t)) return;
     int rc = kv_transfer_submit(kv, t, now);
     uint32_t i;
     const struct kv_note *note = ram_note(kv, t, &i);
     // The room that was found when it left RAM may have gone to another one.
     if (rc == -ENOSPC && note &&
-        kv_admit(kv, KV_SSD, t->io.meta.tenant, note->last_used, now) == 0)
+        kv_admit(kv, KV_SSD, t->io.meta.tenant, note->last_used, now) == 0) {
+        if (!may_sink(kv, t)) return;
         rc = kv_transfer_submit(kv, t, now);
-    if (rc != 0) sink_ended(kv, t, rc == -EEXIST);
+    }
+    if (rc == 0) return;
+    unspend(kv, KV_SSD);
+    sink_ended(kv, t, rc == -EEXIST);
 }
 
 // ---- starting --------------------------------------------------------------------------------
@@ -283,13 +273,13 @@ static void start_from(struct kvstore *kv, enum kv_source l, uint64_t now)
     enum kv_source to = kv_next_level(kv, l);
     if (to == KV_SOURCES || !kv_tier_takes(kv, to, now)) return;
 
-    struct kv_list *list = &kv->level[l].to_copy;
+    const struct kv_list *list = &kv->level[l].to_copy;
     for (uint32_t looks = 0; looks < KV_LOOKS && list->n && may_store(kv); looks++) {
         uint32_t i = list->head;
         enum outcome o =
             l == KV_DEVICE ? store_page(kv, i, now) : lift_block(kv, i, now);
         if (o == STOP) return;
-        if (o == LATER) kv_list_block(kv, l, i);
+        if (o == LATER) kv_list_put_off(kv, l, i);
     }
 }
 
@@ -312,7 +302,8 @@ static uint64_t next_of(const struct kvstore *kv, enum kv_source l, uint64_t now
     if (list->n == 0 || to == KV_SOURCES || !may_store(kv)) return UINT64_MAX;
     if (!kv_tier_takes(kv, to, now)) return kv->level[to].tier->health.retry_at;
     const struct kv_note *note = &kv->level[l].notes[list->head];
-    return note->leaving || hurried(kv, l, now) ? now : note->last_used + after;
+    bool at_once = note->needed || note->leaving || hurried(kv, l, now);
+    return at_once ? now : note->last_used + after;
 }
 
 uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now)
@@ -322,16 +313,6 @@ uint64_t kv_stores_next(const struct kvstore *kv, uint64_t now)
 }
 
 // ---- landing ---------------------------------------------------------------------------------
-
-void kv_order_path(struct kvstore *kv, enum kv_source l, const struct block_meta *meta)
-{
-    struct slots *s = kv->level[l].slots;
-    if (kv_record_with_last(kv, meta) == KV_NONE) return;
-    for (const struct block_meta *m = meta; m; m = kv_parent(kv, m)) {
-        uint32_t i = slots_match(s, m);
-        if (i != SLOT_NONE) slots_touch(s, i);
-    }
-}
 
 /* A block has reached tier l: its note is that of where it came from. */
 static void stored(struct kvstore *kv, enum kv_source l, const struct block_meta *meta,
@@ -347,7 +328,6 @@ static void stored(struct kvstore *kv, enum kv_source l, const struct block_meta
     kv->count.demoted_bytes[l] += kv->block_bytes;
     if (l == KV_RAM && kv->level[KV_SSD].slots && !kv_below(kv, KV_RAM, meta))
         kv_list_block(kv, KV_RAM, i);
-    kv_order_path(kv, l, meta);
 }
 
 static void page_landed(struct kvstore *kv, struct kv_transfer *t, uint64_t now)

@@ -138,7 +138,7 @@ static bool touch_block(struct kvstore *kv, const struct block_meta *meta, uint6
 
 /* Everything found counts as used, also what will be computed again: it is this
  * conversation's, and must not be what makes room for it.  Prefix newest.  What was listed
- * goes to the end of its list, as it is quiet since now. */
+ * goes to the end of its list, as it is quiet since now; what is needed keeps its place. */
 static void touch_found(struct kvstore *kv, const struct kv_prompt *p, uint32_t n,
                         uint64_t now)
 {
@@ -147,8 +147,9 @@ static void touch_found(struct kvstore *kv, const struct kv_prompt *p, uint32_t 
     for (uint32_t i = 0; listed && i < n; i++) {
         for (int l = KV_DEVICE; l <= KV_RAM; l++) {
             uint32_t s = kv_match(kv, (enum kv_source)l, &p->meta[i]);
-            if (s != SLOT_NONE && kv_note(kv, (enum kv_source)l, s)->listed)
-                kv_list_block(kv, (enum kv_source)l, s);
+            if (s == SLOT_NONE) continue;
+            const struct kv_note *note = kv_note(kv, (enum kv_source)l, s);
+            if (note->listed && !note->needed) kv_list_block(kv, (enum kv_source)l, s);
         }
     }
 }

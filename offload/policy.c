@@ -58,7 +58,9 @@ enum policy_copy policy_copy(const struct policy *p, const struct policy_block *
                              enum policy_way way, uint64_t now, bool pressure)
 {
     uint64_t quiet = way == RAM_TO_SSD ? p->ssd_after : p->copy_after;
-    if (b->active || b->lower) return COPY_NOT;
+    if (b->lower) return COPY_NOT;
+    if (b->needed) return COPY_NOW;
+    if (b->active) return COPY_NOT;
     if (way != G1_TO_RAM && p->second_touch && b->uses < 2) return COPY_UNUSED;
     return pressure || quiet_for(b, quiet, now) ? COPY_NOW : COPY_LATER;
 }
@@ -76,7 +78,8 @@ bool policy_may_free(const struct policy *p, const struct policy_block *b, uint6
 bool policy_may_displace(const struct policy *p, const struct policy_block *b,
                          uint64_t now)
 {
-    return !b->active && !b->held && (b->lower || quiet_for(b, p->keep_for, now));
+    if (b->active || b->held || b->needed) return false;
+    return b->lower || quiet_for(b, p->keep_for, now);
 }
 
 uint32_t policy_excess(const struct policy *p, uint32_t used, uint32_t capacity)

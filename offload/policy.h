@@ -2,7 +2,8 @@
  *
  * A conversation that is quiet for copy_after has its new blocks copied down in the
  * background; its G1 blocks stay until idle_after or pressure frees them: copy early, free
- * late.  Between a high and a low watermark nothing is freed; above the high one, down to the
+ * late.  A block is of no use without all blocks before it: they go down first, in use or
+ * not, used once or not, and none of them is displaced before it.  Between a high and a low watermark nothing is freed; above the high one, down to the
  * low.  Order: least recently used conversation first, in it the last block first; held
  * and active ones never, but a hold ends before a request fails for it; one that came up less than residency ago only when nothing else
  * is left that has a copy.  What has none goes when waiting for it has taken room_wait, or as
@@ -52,7 +53,9 @@ struct policy_block {
     uint64_t last_used, promoted;  // ns; promoted 0: never
     uint32_t uses;                 // times a request used it
     bool active, held;
-    bool lower;  // the next tier down has it
+    bool lower;   // the next tier down has it
+    bool needed;  // to be copied: by a block that follows it and goes, or is, there;
+                  // to be displaced: by one that stays
 };
 
 /* Is it to be copied down?  pressure: the tier it is in has to shed

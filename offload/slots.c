@@ -37,6 +37,15 @@ static void list_prepend(struct slots *s, uint32_t *first, uint32_t *last, uint3
     *first = i;
 }
 
+static void list_insert(struct slots *s, uint32_t *first, uint32_t i, uint32_t newer)
+{
+    struct slot *x = &s->slot[i], *n = &s->slot[newer];
+    x->older = n->older;
+    x->newer = newer;
+    *(x->older == SLOT_NONE ? first : &s->slot[x->older].newer) = i;
+    n->older = i;
+}
+
 // ---- tenants -------------------------------------------------------------------------
 
 static uint32_t tenant_take(struct slots *s, uint64_t id)
@@ -78,6 +87,16 @@ static void tenant_append(struct slots *s, uint32_t i)
     x->behind = SLOT_NONE;
     *(t->newest == SLOT_NONE ? &t->oldest : &s->slot[t->newest].behind) = i;
     t->newest = i;
+}
+
+static void tenant_insert(struct slots *s, uint32_t i, uint32_t newer)
+{
+    struct slot *x = &s->slot[i], *n = &s->slot[newer];
+    x->before = n->before;
+    x->behind = newer;
+    *(x->before == SLOT_NONE ? &s->tenant[x->tenant].oldest
+                             : &s->slot[x->before].behind) = i;
+    n->before = i;
 }
 
 // ---- parents: linked both ways, as one block may have very many children ---------------
@@ -313,4 +332,17 @@ void slots_touch(struct slots *s, uint32_t i)
     list_append(s, &s->oldest, &s->newest, i);
     tenant_unlink(s, i);
     tenant_append(s, i);
+}
+
+void slots_follow(struct slots *s, uint32_t i)
+{
+    const struct slot *x = &s->slot[i];
+    assert(x->state != SLOT_FREE);
+    uint32_t parent = x->meta.depth ? slots_find(s, &x->meta.parent) : SLOT_NONE;
+    if (parent == SLOT_NONE || parent == i) return;
+    if (s->slot[parent].tenant != x->tenant) return;
+    list_remove(s, &s->oldest, &s->newest, i);
+    list_insert(s, &s->oldest, i, parent);
+    tenant_unlink(s, i);
+    tenant_insert(s, i, parent);
 }

@@ -79,6 +79,9 @@ void slots_release_last(struct slots *s, uint32_t i);  // claimed again after al
 void slots_pin(struct slots *s, uint32_t i);
 void slots_unpin(struct slots *s, uint32_t i);
 void slots_touch(struct slots *s, uint32_t i);  // used just now
+/* Used just before the block that it follows, where that one is here: so that of a chain that
+ * comes first block first, the last one is to go first. */
+void slots_follow(struct slots *s, uint32_t i);
 /* The READY, unpinned slot used longest ago: of one tenant, or with NULL of all. */
 uint32_t slots_coldest(const struct slots *s, const uint64_t *tenant);
 

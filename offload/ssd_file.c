@@ -309,6 +309,12 @@ int ssd_file_punch(const struct ssd_file *f, uint32_t slot)
                                                                                : 0;
 }
 
+bool ssd_file_lasts(const struct ssd_file *f)
+{
+    struct stat st;
+    return fstat(f->fd, &st) < 0 || st.st_nlink > 0;
+}
+
 void ssd_file_close(struct ssd_file *f)
 {
     if (f->fd >= 0) close(f->fd);

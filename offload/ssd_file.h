@@ -27,6 +27,8 @@ NODISCARD int ssd_file_open(struct ssd_file *f, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, const struct ssd_sys *sys,
                             struct err *err);
 void ssd_file_close(struct ssd_file *f);
+/* False: it has been deleted, or its folder has.  May block; from any thread. */
+bool ssd_file_lasts(const struct ssd_file *f);
 /* Give up a slot's room on the device, so that the file has zeros there.  May block. */
 int ssd_file_punch(const struct ssd_file *f, uint32_t slot);
 

@@ -14,6 +14,11 @@ void tier_close(struct tier *t)
     slots_close(slots);
 }
 
+bool tier_lasts(const struct tier *t)
+{
+    return t->medium->lasts && t->medium->lasts(t);
+}
+
 void tier_drop_labels(struct tier *t)
 {
     free(t->labels);
@@ -51,6 +56,11 @@ static void store_failed(struct tier *t, int why, uint64_t now)
     h->retry_at = now + h->pause;
 }
 
+void tier_try_again(struct tier *t)
+{
+    if (!t->health.writable) t->health.retry_at = 0;
+}
+
 static void store_succeeded(struct tier *t)
 {
     if (t->health.writable) t->health.pause = 0;
@@ -69,7 +79,9 @@ static int prepare(struct tier *t, struct tier_io *io)
     if (!t->health.writable) return -EROFS;
     if (slots_find(t->slots, &io->meta.id) != SLOT_NONE) return -EEXIST;
     io->slot = slots_claim(t->slots, &io->meta);
-    return io->slot == SLOT_NONE ? -ENOSPC : 0;
+    if (io->slot == SLOT_NONE) return -ENOSPC;
+    slots_follow(t->slots, io->slot);
+    return 0;
 }
 
 int tier_submit(struct tier *t, struct tier_io *io, uint64_t now)

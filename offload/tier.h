@@ -63,6 +63,7 @@ struct tier_medium {
     /* The block in it is gone, and is not to be found by a restart; erase: none of its
      * bytes may stay.  Or NULL. */
     void (*forget)(struct tier *t, uint32_t slot, bool erase);
+    bool (*lasts)(const struct tier *t);  // tier_lasts(); or NULL
     void (*close)(struct tier *t);
 };
 
@@ -173,6 +174,10 @@ NODISCARD int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth,
  * -EPERM and the like, the system does not let us pin so much. */
 NODISCARD int tier_register(struct tier *t, void *base, size_t bytes);
 
+/* False: what it holds has been taken away from where a restart would look for it, and is
+ * gone with the process.  It may block, and be asked from any thread until tier_close(). */
+bool tier_lasts(const struct tier *t);
+
 void tier_close(struct tier *t);  // NULL is fine; in_flight must be 0
 void tier_drop_labels(struct tier *t);
 
@@ -191,6 +196,9 @@ void tier_flush(struct tier *t);  // after a row of submits
  * false: there is nothing left to wait for. */
 bool tier_arriving(struct tier *t, const struct tier_io *io);
 bool tier_await(struct tier *t, const struct tier_io *io);
+
+/* End the pause after stores that failed: the next one is tried at once. */
+void tier_try_again(struct tier *t);
 
 /* Take back up to `cap` finished transfers and return how many.  Called now and then with
  * nothing in flight, too: what was dropped is overwritten meanwhile. */

@@ -305,6 +305,11 @@ static void ssd_forget(struct tier *base, uint32_t slot, bool erase)
     count_wipes(t);
 }
 
+static bool ssd_lasts(const struct tier *base)
+{
+    return ssd_file_lasts(&CONTAINER_OF(base, const struct tier_ssd, base)->file);
+}
+
 /* Headers and blocks go in one transfer, so neither is of use without the other. */
 static int ssd_tier_register(struct tier *base, void *p, size_t bytes)
 {
@@ -364,6 +369,7 @@ static const struct tier_medium ssd_medium = {
     .flush = ssd_flush,
     .reg = ssd_tier_register,
     .forget = ssd_forget,
+    .lasts = ssd_lasts,
     .close = ssd_tier_close,
 };
 

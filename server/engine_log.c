@@ -52,8 +52,11 @@ void engine_tell_end(const struct engine *e, const struct kvstore_counters *befo
     uint64_t block = engine_block_bytes(e);
     uint64_t bytes = c.demoted_bytes[KV_SSD] - before->demoted_bytes[KV_SSD];
     uint32_t left = kvstore_unsaved(e->o.store);
-    char rest[64] = "";
-    if (left)
+    char rest[128] = "";
+    if (left && !e->o.ssd->health.writable)
+        snprintf(rest, sizeof rest, "; %u more could not be: %s", left,
+                 strerror(-e->o.ssd->health.last_error));
+    else if (left)
         snprintf(rest, sizeof rest, "; %u more could not be copied in time", left);
     log_line(left ? LOG_WARN : LOG_INFO,
              "before the end %llu blocks (%.1f MiB) were copied to the SSD in %.1f s%s",

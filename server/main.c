@@ -6,6 +6,7 @@
 #include "server/stack.h"
 #include "server/version.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #define FLUSH_MS 2000  // for last frames that are written but not read yet
+#define LOOK_S   5     // how often the tier's file is looked for
 
 static const char usage[] =
     "dormouse " DORMOUSE_VERSION " - an LLM inference server\n\n"
@@ -74,12 +76,31 @@ static int start_signals(struct signals *s, struct err *err)
     return 0;
 }
 
-static void wait_for_signal(struct signals *s, struct engine *engine)
+/* False: some time has passed. */
+static bool asked_to_end(struct signals *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LOOK_S;
+    while (sem_timedwait(&s->asked, &until))
+        if (errno == ETIMEDOUT) return false;
+    return true;
+}
+
+/* The files that are open go on working, so that nothing else would tell. */
+static void wait_for_signal(struct signals *s, struct engine *engine,
+                            const struct tier *ssd)
 {
     pthread_mutex_lock(&s->lock);
     s->engine = engine;
     pthread_mutex_unlock(&s->lock);
-    while (sem_wait(&s->asked)) {
+    while (!asked_to_end(s)) {
+        if (!ssd || tier_lasts(ssd)) continue;
+        log_line(LOG_WARN,
+                 "the %s tier's file has been deleted: conversations that sleep in it "
+                 "can be woken until the server ends, and are lost then",
+                 ssd->medium->name);
+        ssd = NULL;  // told once
     }
 }
 
@@ -165,7 +186,7 @@ static int serve(struct server *s, struct err *err)
     http_serve(s->http, s->stack.api);
     say_ready(s);
 
-    wait_for_signal(&s->signals, s->stack.engine);
+    wait_for_signal(&s->signals, s->stack.engine, s->stack.tiers.ssd);
     http_drain(s->http);
     engine_drain(s->stack.engine, s->options.drain_ms);
     return 0;

@@ -382,6 +382,21 @@ def test_a_folder_that_may_not_be_written_costs_the_tier():
             assert_no_ssd(server, folder, "ermission")
 
 
+def test_a_folder_that_is_deleted_under_the_server_is_told_of_once(tmp_path, cold):
+    folder = tmp_path / "kv"
+    with Server("tiny-rand", *tiers(64, ssd=folder, slots=SLOTS)) as server:
+        for p in PROMPTS:
+            assert ask(server, p, 4)[0] == cold[tuple(p)]
+        shutil.rmtree(folder)
+        end = time.time() + 60
+        while "file has been deleted" not in server.log() and time.time() < end:
+            time.sleep(0.1)
+        for p in PROMPTS:
+            assert ask(server, p, 4)[0] == cold[tuple(p)]
+        time.sleep(6)
+        assert server.log().count("file has been deleted") == 1
+
+
 def test_sigterm_copies_down_within_its_time(tmp_path):
     """Nothing was copied before; the end copies all, and a restart finds it."""
     folder = tmp_path / "kv"

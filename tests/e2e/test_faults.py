@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from server import Server
-from sleepers import (storm, BLOCK, Cold, ask, cached, prompt_of, tiers, wait_copied, wait_slots)
+from sleepers import (storm, BLOCK, LAZY, Cold, ask, cached, prompt_of, tiers, wait_copied,
+                      wait_slots)
 
 pytestmark = storm
 
@@ -151,6 +152,16 @@ def test_a_disk_that_takes_nothing_is_told_of_a_few_times_and_used_again(tmp_pat
         most = COUNT * BLOCKS * 3 // 4
         assert wait_slots(folder, most) >= most
         assert ask_all(server, cold) > 0
+
+
+def test_at_the_end_a_device_without_room_is_not_waited_for(tmp_path, faults):
+    flags = tiers(300, ssd=tmp_path / "kv", slots=300, timing=LAZY)
+    with Server("tiny-rand", *flags, "--copy-down", "1h", env=faults.env) as server:
+        faults.set("enospc", 0, 1 << 40)
+        ask(server, PROMPTS[0])
+        server.stop()  # within a minute
+        assert re.search(r"before the end 0 blocks .* more could not be: No space left",
+                         server.log()), server.log()
 
 
 def test_what_cannot_be_overwritten_is_not_said_to_be_deleted(tmp_path, faults):

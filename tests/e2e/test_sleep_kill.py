@@ -6,6 +6,8 @@ import signal
 import threading
 import time
 
+import pytest
+
 from server import REPORT, Server
 from sleepers import BLOCK, Cold, ask, kept, prompt_of, slot_count, tiers
 
@@ -116,3 +118,28 @@ def test_what_had_reached_the_ssd_before_a_kill_is_found_after_it(tmp_path):
         for prompt, said in zip(prompts, before):
             again, usage = ask(server, prompt, 4)
             assert again == said and kept(usage) == 40 * BLOCK
+
+
+@pytest.mark.parametrize("ram", [0, 300])
+def test_a_kill_loses_nothing_that_begins_with_what_others_use_all_the_time(tmp_path, ram):
+    """A system prompt that somebody uses more often than anything is ever quiet for."""
+    folder = tmp_path / "kv"
+    timing = ("--copy-after", "300ms", "--ssd-after", "500ms", "--idle-after", "1s",
+              "--margin", "1M")
+    flags = tiers(300, ram=ram, ssd=folder, slots=600, timing=timing)
+    system, own, count = 20, 5, 8
+    shared = prompt_of(system * BLOCK, "system prompt")
+    prompts = [shared + prompt_of(own * BLOCK + 1, f"under it {i}") for i in range(count)]
+    server = Server("tiny-rand", *flags)
+    before = [ask(server, p, 4)[0] for p in prompts]
+    end = time.time() + 30
+    while slot_count(folder) < system + count * own and time.time() < end:
+        ask(server, shared + [1, 2, 3], 1)
+    assert slot_count(folder) == system + count * own
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    with Server("tiny-rand", *flags) as server:
+        for prompt, said in zip(prompts, before):
+            again, usage = ask(server, prompt, 4)
+            assert again == said and kept(usage) == (system + own) * BLOCK
+            assert usage["dormouse"]["computed"]["new"] == 1

@@ -20,6 +20,7 @@ struct storm {
     int user[TEXTS];  // the request that has it, or -1
     uint64_t seed, restarts, woken;
     struct fault_medium ram;
+    bool calm;  // no transfer fails, so that all invariants hold to the end
     const uint8_t *choices;  // (n_choices), borrowed; or NULL
     size_t n_choices;
 };
@@ -54,7 +55,7 @@ static inline void next_message(struct storm *s, struct text *t)
         text_add(t, pick(s, 3) * B, t->tenant);  // a prompt that all share
     }
     text_add(t, 1 + pick(s, 40), s->seed);
-    if (t->n > (MAX_BLOCKS - 12) * B) t->n = 20;
+    if (t->n > 28 * B) t->n = 20;
 }
 
 static inline void begin(struct storm *s, int i)
@@ -124,7 +125,9 @@ static inline void manage(struct storm *s)
         if (kvstore_conversation_at(w->kv, pick(s, 32), NULL, &c))
             assert_true(kvstore_conversation_find(w->kv, c.tenant, c.name, &c));
         break;
-    case 6: w->ssd ? (void)(w->ssd->damage = pick(s, 4) ? 0 : 200) : (void)0; break;
+    case 6:
+        if (w->ssd && !s->calm) w->ssd->damage = pick(s, 4) ? 0 : 200;
+        break;
     }
     assert_true(rc == 0 || rc == -ENOENT || rc == -EBUSY || rc == -EDQUOT);
     assert_true(kvstore_check(w->kv));
@@ -169,7 +172,7 @@ static inline void storm_open(struct storm *s, struct sizes sizes,
     if (s->w.o.ram) fault_install(&s->ram, s->w.o.ram, 0, 0, -EIO);
 }
 
-static inline void storm_step(struct storm *s)
+static inline void let_fail(struct storm *s)
 {
     if (pick(s, 100) == 0) {
         s->ram.fail_at = s->ram.calls + pick(s, 20);
@@ -179,6 +182,11 @@ static inline void storm_step(struct storm *s)
         s->w.ssd->fail_at = s->w.ssd->calls + pick(s, 20);
         s->w.ssd->fail_until = s->w.ssd->fail_at + pick(s, 6);
     }
+}
+
+static inline void storm_step(struct storm *s)
+{
+    if (!s->calm) let_fail(s);
     act(s, (int)pick(s, REQUESTS));
     if (pick(s, 10) == 0) manage(s);
     if (pick(s, 500) == 0) restart(s);

@@ -19,8 +19,8 @@
 
 #define B          KV_BLOCK_TOKENS
 #define PAGE       192  // bytes of a block
-#define MAX_PAGES  64
-#define MAX_BLOCKS 40
+#define MAX_PAGES  160
+#define MAX_BLOCKS 140
 #define MAX_STORES 32  // a policy may ask for so many
 #define SEC        UINT64_C(1000000000)
 
@@ -99,7 +99,7 @@ struct fake_ssd {
     uint32_t max_wait;
     uint64_t calls, fail_at,
         fail_until;   // starts and landings in [fail_at, fail_until)
-    bool broken;      // nothing lands whole
+    int broken;       // nothing lands whole: the -errno
     uint32_t damage;  // of 1000 loads
 };
 
@@ -143,7 +143,7 @@ static inline struct tier_io *fake_finish(struct tier *t)
         }
         if (fake_fails(s) || s->broken) {
             memset(io->dir == TIER_LOAD ? io->buf : slot, 0xcc, PAGE);
-            io->res = -EIO;
+            io->res = s->broken ? s->broken : -EIO;
         }
         return io;
     }

@@ -234,7 +234,7 @@ static void an_ssd_that_fails_is_left_alone_and_costs_no_answer(void **state)
     (void)state;
     struct world w;
     world_open(&w, (struct sizes){16, 4, 32});
-    w.ssd->broken = true;
+    w.ssd->broken = -EIO;
     for (uint64_t i = 0; i < 12; i++) {
         struct text t = chat(0, 6, 200 + i);
         turn(&w, &t, 0, 0);
@@ -242,12 +242,74 @@ static void an_ssd_that_fails_is_left_alone_and_costs_no_answer(void **state)
     }
     assert_false(w.ssd->base.stored);
     assert_true(w.ssd->calls < 2000);
-    w.ssd->broken = false;
+    w.ssd->broken = 0;
     struct text t = chat(0, 3, 300);
     turn(&w, &t, 0, 0);
     world_pass(&w, 200 * SEC);
     assert_int_equal(found(&w, &t).blocks, 3);
     assert_true(w.ssd->base.stored >= 3);
+    world_close(&w);
+}
+
+/* Drain without a moment passing, for so long as that may help. */
+static bool drains_now(struct world *w)
+{
+    for (int i = 0; i < 100; i++) {
+        bool done = kvstore_drain(w->kv, w->now);
+        assert_true(kvstore_check(w->kv));
+        if (done) return true;
+    }
+    return false;
+}
+
+static void
+a_drain_that_finds_no_room_on_the_device_ends_and_one_that_fails_goes_on(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 0, 32});
+    struct text t = chat(0, 20, 1);
+    turn(&w, &t, 0, 0);
+    w.ssd->broken = -ENOSPC;
+    assert_true(drains_now(&w));
+    assert_int_equal(w.ssd->calls, 2 * w.o.policy.max_stores);  // starts and landings
+    assert_int_equal(kvstore_unsaved(w.kv), 20);
+    assert_true(drains_now(&w));
+    assert_int_equal(w.ssd->calls, 2 * w.o.policy.max_stores);
+    world_close(&w);
+
+    world_open(&w, (struct sizes){32, 0, 32});
+    turn(&w, &t, 0, 0);
+    w.ssd->broken = -ENOSPC;
+    w.now += 5 * SEC;
+    for (int i = 0; i < 5; i++) world_step(&w);
+    assert_false(w.o.ssd->health.writable);
+    w.ssd->broken = 0;  // room has been made
+    assert_true(drains_now(&w));
+    assert_int_equal(kvstore_unsaved(w.kv), 0);
+    assert_int_equal(w.o.ssd->stored, 20);
+    world_close(&w);
+
+    world_open(&w, (struct sizes){32, 0, 32});
+    turn(&w, &t, 0, 0);
+    w.ssd->broken = -EIO;
+    assert_false(drains_now(&w));
+    w.ssd->broken = 0;
+    w.now += TIER_PAUSE_MIN_NS;
+    assert_true(drains_now(&w));
+    assert_int_equal(w.o.ssd->stored, 20);
+    world_close(&w);
+}
+
+static void a_drain_without_an_ssd_copies_nothing(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){32, 32, 0});
+    struct text t = chat(0, 20, 1);
+    turn(&w, &t, 0, 0);
+    assert_true(drains_now(&w));
+    assert_int_equal(w.o.ram->stored, 0);
     world_close(&w);
 }
 
@@ -283,7 +345,7 @@ static void stepping_when_it_says_so_does_all_that_is_due_and_never_spins(void *
         if (kind == 2) w.o.policy.ssd_quota = 5 * PAGE;
         if (kind == 3) w.o.policy.ssd_bytes_per_day = 3 * PAGE;
         if (kind == 4) w.o.policy.second_touch = true;
-        if (kind == 5) w.ssd->broken = true;
+        if (kind == 5) w.ssd->broken = -EIO;
         restart_with(&w, &w.o.policy);
         struct text t[5];
         for (uint64_t i = 0; i < 5; i++) {
@@ -341,6 +403,9 @@ int main(void)
         cmocka_unit_test(what_the_budget_refuses_takes_nobodys_place),
         cmocka_unit_test(with_second_touch_the_ssd_takes_what_was_used_twice),
         cmocka_unit_test(an_ssd_that_fails_is_left_alone_and_costs_no_answer),
+        cmocka_unit_test(
+            a_drain_that_finds_no_room_on_the_device_ends_and_one_that_fails_goes_on),
+        cmocka_unit_test(a_drain_without_an_ssd_copies_nothing),
         cmocka_unit_test(stepping_when_it_says_so_does_all_that_is_due_and_never_spins),
         cmocka_unit_test(options_that_do_not_fit_are_refused_whole),
     };

@@ -112,13 +112,13 @@ static void a_tier_that_takes_no_writes_is_not_waited_for(void **state)
     struct world w;
     struct text a, b;
     open_full(&w, &a, &b, 2);
-    w.ssd->broken = true;
+    w.ssd->broken = -EIO;
     let_land(&w);
     assert_int_equal(kvstore_wait_room(w.kv, 4, &nothing, w.now), KV_LATER);
     for (int i = 0; i < 5; i++) world_step(&w);
     assert_false(w.ssd->base.health.writable);
     assert_int_equal(kvstore_wait_room(w.kv, 4, &nothing, w.now), KV_NOW);
-    w.ssd->broken = false;
+    w.ssd->broken = 0;
     world_close(&w);
 }
 

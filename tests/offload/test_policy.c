@@ -75,6 +75,27 @@ static void a_block_is_copied_when_quiet_unless_active_or_there_already(void **s
     assert_int_equal(policy_copy(&p, &b, G1_TO_RAM, 200 * S, true), COPY_NOT);
 }
 
+static void a_block_that_another_one_needs_is_copied_whatever_else_is_so(void **state)
+{
+    (void)state;
+    struct policy p = defaults();
+    p.second_touch = true;
+    struct policy_block b = {.last_used = 100 * S, .uses = 1, .active = true};
+    for (int way = G1_TO_RAM; way <= RAM_TO_SSD; way++) {
+        b.needed = true;
+        assert_int_equal(policy_copy(&p, &b, (enum policy_way)way, 100 * S, false),
+                         COPY_NOW);
+        b.lower = true;
+        assert_int_equal(policy_copy(&p, &b, (enum policy_way)way, 100 * S, false),
+                         COPY_NOT);
+        b.lower = false;
+    }
+    b.active = false;
+    assert_false(policy_may_displace(&p, &b, 900 * S));
+    b.needed = false;
+    assert_true(policy_may_displace(&p, &b, 900 * S));
+}
+
 static void the_ssd_takes_later_and_where_asked_only_what_was_used_twice(void **state)
 {
     (void)state;
@@ -172,6 +193,7 @@ int main(void)
         cmocka_unit_test(the_defaults_pass_their_own_check),
         cmocka_unit_test(numbers_that_contradict_each_other_are_refused_by_name),
         cmocka_unit_test(a_block_is_copied_when_quiet_unless_active_or_there_already),
+        cmocka_unit_test(a_block_that_another_one_needs_is_copied_whatever_else_is_so),
         cmocka_unit_test(the_ssd_takes_later_and_where_asked_only_what_was_used_twice),
         cmocka_unit_test(a_block_goes_late_and_under_pressure_at_once),
         cmocka_unit_test(active_and_held_never_go_and_what_just_came_up_goes_last),

@@ -162,6 +162,28 @@ static void the_coldest_of_a_tenant_is_its_own(void **state)
     slots_close(s);
 }
 
+static void a_chain_that_came_first_block_first_goes_last_block_first(void **state)
+{
+    (void)state;
+    struct slots *s = open_slots(6);
+    uint32_t chain[4], other = 0;
+    uint64_t tenant = 1;
+    for (uint32_t d = 0; d < 4; d++) {
+        chain[d] = put(s, 1, d);
+        slots_follow(s, chain[d]);
+        if (d == 1) other = put(s, 2, 0);
+    }
+    slots_follow(s, other);  // it follows none
+    assert_true(slots_check(s));
+    for (uint32_t d = 4; d-- > 0;) {
+        assert_int_equal(slots_coldest(s, NULL), chain[d]);
+        assert_int_equal(slots_coldest(s, &tenant), chain[d]);
+        slots_release(s, chain[d]);
+    }
+    assert_int_equal(slots_coldest(s, NULL), other);
+    slots_close(s);
+}
+
 // ---- against a model that is too simple to be wrong ----------------------------------
 
 #define NAMES 40
@@ -212,13 +234,25 @@ static void compare(const struct slots *s, const struct simple *m)
     assert_true(slots_check(s));
 }
 
+/* Just before its parent, if that is there: all from there on are later by one. */
+static void simple_follow(struct simple *m, uint32_t n)
+{
+    if (n < 5 || !m[n - 5].there) return;  // of the same conversation, one less deep
+    uint64_t at = m[n - 5].used;
+    for (uint32_t k = 0; k < NAMES; k++) m[k].used += m[k].used >= at;
+    m[n].used = at;
+}
+
 static void act(struct slots *s, struct simple *m, uint64_t r, uint64_t now)
 {
     uint32_t n = (uint32_t)(r >> 8) % NAMES;
     struct simple *x = &m[n];
     struct block_meta meta = name(n);
     bool steady = x->there && x->ready && !x->leaving;
-    switch (r % 8) {
+    switch (r % 9) {
+    case 8:
+        if (x->there) slots_follow(s, x->slot), simple_follow(m, n);
+        break;
     case 0:
     case 1:
         if (x->there) break;
@@ -338,6 +372,7 @@ int main(void)
         cmocka_unit_test(a_slot_of_choice_is_had_once),
         cmocka_unit_test(what_failed_is_claimed_after_all_others),
         cmocka_unit_test(the_coldest_of_a_tenant_is_its_own),
+        cmocka_unit_test(a_chain_that_came_first_block_first_goes_last_block_first),
         cmocka_unit_test(any_sequence_of_calls_does_what_a_plain_model_does),
         cmocka_unit_test(more_tenants_than_slots_come_and_go),
         cmocka_unit_test(a_broken_index_is_noticed),

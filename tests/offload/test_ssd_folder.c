@@ -372,6 +372,22 @@ static void a_first_page_that_cannot_be_read_is_an_error(void **state)
     world_close(&w);
 }
 
+static void a_file_that_was_deleted_is_missed_and_serves_on(void **state)
+{
+    (void)state;
+    struct world w;
+    char path[128];
+    world_ssd(&w, "/tmp", 4);
+    world_start(&w);
+    assert_true(tier_lasts(w.tier));
+    put_and_get(&w);
+    in_dir(&w, "blocks", path);
+    assert_int_equal(unlink(path), 0);
+    assert_false(tier_lasts(w.tier));
+    assert_int_equal(load(w.tier, 1, 0), 0);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +405,7 @@ int main(void)
         cmocka_unit_test(the_page_cache_serves_where_direct_io_is_refused),
         cmocka_unit_test(without_reservation_the_tier_opens_and_says_so),
         cmocka_unit_test(more_than_the_device_has_is_not_asked_of_it),
+        cmocka_unit_test(a_file_that_was_deleted_is_missed_and_serves_on),
         cmocka_unit_test(a_first_page_that_cannot_be_read_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
