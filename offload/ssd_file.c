@@ -173,6 +173,7 @@ static int lock_once(struct opening *x)
             "the SSD tier's folder %s is in use by another process; expected "
             "one of its own for each",
             x->o->dir);
+    x->found->inside = true;
     return err_set(x->err, -errno, "%s/%s cannot be locked: %s", x->o->dir, NAME_LOCK,
                    strerror(errno));
 }
