@@ -32,7 +32,7 @@ static const struct option table[] = {
      "machine",
      "Instruction set of the CPU backend. Empty: the last of these that this CPU has. "
      "avx512bf16 rounds what is multiplied with bf16 weights to bf16 too, as GPUs do, and "
-     "computes prompts 1.6 times as fast as avx512, which rounds nothing."},
+     "computes prompts 1.4 times as fast as avx512, which rounds nothing."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
      "Threads of the CPU backend. 0: as many as this process may run on."},
     {"weights", OPTION_WEIGHTS, FIELD(weights), "auto", 0, 0, "auto|bf16|q8|q4", "machine",
