@@ -245,6 +245,9 @@ fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60) or a quarter o
 bench: $(BENCHES) ## speeds beside the machine's limits
 	@for b in $(BENCHES); do $$b || exit 1; done
 
+bench-loss: $(MODEL) $(BUILD)/tests/bench_loss ## what int8 and int4 weights lose; MODEL=DIR TEXT=FILE
+	@$(BUILD)/tests/bench_loss $(MODEL) $(TEXT)
+
 bench-wake: model $(SERVER) ## time to wake from each tier, and who notices; ARGS="--quick"
 	@tests/load/bench_wake.py $(SERVER) $(MODEL) $(ARGS)
 
@@ -294,7 +297,7 @@ unit: export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 Q    := $(if $(V),,@)
 say   = @$(if $(V),:,printf '  %-4s %s\n')
 
-.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-wake bench-lookup bench-replay bench-peer layers headers format style \
+.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-loss bench-wake bench-lookup bench-replay bench-peer layers headers format style \
         check-format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -113,14 +113,17 @@ static void path_of(char *path, size_t cap, const char *dir, enum weight_format 
              end);
 }
 
-/* Hold the file for this process alone.  False: another one does, or has renamed it since
+/* Hold the file for this process alone.  -EBUSY: another one does, or has renamed it since
  * it was opened. */
-static bool hold(int fd, const char *path)
+static int hold(int fd, const char *path)
 {
     struct stat mine, there;
-    return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 &&
-           stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
-           S_ISREG(mine.st_mode);
+    if (flock(fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK ? -EBUSY : -errno;
+    if (fstat(fd, &mine)) return -errno;
+    if (!S_ISREG(mine.st_mode)) return -EINVAL;
+    bool same = stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+                mine.st_dev == there.st_dev;
+    return same ? 0 : -EBUSY;
 }
 
 /* What a process that was killed had begun to write, in whatever format: this start may
@@ -132,7 +135,7 @@ static void remove_left(const char *dir)
         path_of(path, sizeof path, dir, (enum weight_format)f, NEW);
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (fd < 0) continue;
-        if (hold(fd, path)) unlink(path);
+        if (hold(fd, path) == 0) unlink(path);
         close(fd);
     }
 }
@@ -145,6 +148,29 @@ static void give_up(struct packed *p, const char *why)
     p->fd = -1;
     snprintf(p->result, sizeof p->result, "%.300s %s, so the weights were packed",
              p->path, why);
+}
+
+/* Are there zeros from `from` on to the end of its page? */
+static bool padding_holds(const struct packed *p, uint64_t from)
+{
+    static const char zeros[PAGE];
+    char there[PAGE];
+    size_t n = (size_t)(whole_pages(from) - from);
+    return n == 0 || (transfer(p->fd, there, n, from, false) == 0 &&
+                      memcmp(there, zeros, n) == 0);
+}
+
+/* Does the file end where the last of its matrices does? */
+static bool size_holds(const struct packed *p)
+{
+    struct stat st;
+    uint64_t end = p->at;
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (p->entry[i].bytes > INT64_MAX) return false;
+        if (__builtin_add_overflow(end, whole_pages(p->entry[i].bytes), &end))
+            return false;
+    }
+    return fstat(p->fd, &st) == 0 && (uint64_t)st.st_size == end;
 }
 
 static bool read_table(struct packed *p, const struct head *h)
@@ -162,7 +188,7 @@ static bool read_table(struct packed *p, const struct head *h)
     free(all);
     p->n = (uint32_t)h->n;
     p->at = whole_pages(bytes);
-    return good;
+    return good && size_holds(p) && padding_holds(p, bytes);
 }
 
 static void read_head(struct packed *p)
@@ -176,7 +202,7 @@ static void read_head(struct packed *p)
                memcmp(h.tag, tag.tag, sizeof h.tag) != 0) {
         give_up(p, "is no file of packed weights");
     } else if (memcmp(&h.key, &p->key, sizeof h.key) != 0) {
-        give_up(p, "belongs to other weights");
+        give_up(p, "is of other or changed weights, or in another layout");
     } else if (h.n == 0 || h.n > MOST || !read_table(p, &h)) {
         give_up(p, "is damaged");
     }
@@ -216,7 +242,8 @@ bool packed_read(struct packed *p, uint32_t i, const struct matrix *m)
     if (!packed_readable(p)) return false;
     if (i != p->read || i >= p->n || p->entry[i].bytes != m->bytes ||
         transfer(p->fd, m->data, m->bytes, p->at, false) != 0 ||
-        checksum_xxh3(m->data, m->bytes) != p->entry[i].sum) {
+        checksum_xxh3(m->data, m->bytes) != p->entry[i].sum ||
+        !padding_holds(p, p->at + m->bytes)) {
         give_up(p, "is damaged");
         return false;
     }
@@ -266,11 +293,13 @@ static int write_all(const struct packed *p, int fd, const struct matrix *const 
 /* The new file's descriptor, held by this process alone. */
 static int open_new(const char *path)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
     if (fd < 0) return -errno;
-    if (hold(fd, path) && ftruncate(fd, 0) == 0) return fd;
+    int rc = hold(fd, path);
+    if (rc == 0 && ftruncate(fd, 0)) rc = -errno;
+    if (rc == 0) return fd;
     close(fd);
-    return -EBUSY;
+    return rc;
 }
 
 void packed_write(struct packed *p, const struct matrix *const *m, uint32_t n)
@@ -286,7 +315,11 @@ void packed_write(struct packed *p, const struct matrix *const *m, uint32_t n)
     if (rc && fd >= 0) unlink(new);
     if (fd >= 0) close(fd);
     size_t at = strlen(p->result);
-    if (rc)
+    if (rc == -EBUSY)
+        snprintf(p->result + at, sizeof p->result - at,
+                 "; it is not written, because another process holds %s at present",
+                 strrchr(new, '/') + 1);
+    else if (rc)
         snprintf(p->result + at, sizeof p->result - at, "; it cannot be written (%s)",
                  strerror(-rc));
     else

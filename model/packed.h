@@ -4,7 +4,7 @@
  *     DIR/dormouse-FORMAT.packed:
  *     "dormouse packed 1" and zeros to 32 bytes || key || u64 n || n times (u64 bytes,
  *     u64 XXH3 of them) || u64 XXH3 of all before || zeros to a whole page || the matrices
- *     as the backend has them in memory, each from a page's start
+ *     as the backend has them in memory, behind each zeros to a whole page; and no more
  *
  * Numbers are little-endian.  The key is a hash of all that decides these bytes: the
  * backend's layout, the format, the number of matrices (the configuration may leave the

@@ -23,6 +23,7 @@
 #define NAME_LOCK   "lock"
 #define NAME_BLOCKS "blocks"
 
+/* Where it is a look, what was made is taken away again. */
 struct opening {
     struct ssd_file *f;
     struct tier_ssd_found *found;
@@ -31,6 +32,10 @@ struct opening {
     struct err *err;
     uint64_t bytes;           // the file is to have
     struct disk_super *page;  // aligned
+    bool look;
+    struct {
+        bool dir, lock;
+    } made;
 };
 
 void ssd_note(struct tier_ssd_found *found, const char *fmt, ...)
@@ -88,9 +93,16 @@ static int check_options(struct opening *x)
 
 static int make_dir(struct opening *x)
 {
-    if (mkdir(x->o->dir, 0700) == 0 || errno == EEXIST) return 0;
+    x->made.dir = mkdir(x->o->dir, 0700) == 0;
+    if (x->made.dir || errno == EEXIST) return 0;
     return err_set(x->err, -errno, "the SSD tier's folder %s cannot be made: %s",
                    x->o->dir, strerror(errno));
+}
+
+static int no_writing(struct opening *x, int rc)
+{
+    return err_set(x->err, rc, "the SSD tier's folder %s cannot be written: %s",
+                   x->o->dir, strerror(-rc));
 }
 
 static int open_dir(struct opening *x)
@@ -110,7 +122,8 @@ static int open_dir(struct opening *x)
             "the SSD tier's folder %s may be written by other users; expected "
             "mode 0700",
             dir);
-    return 0;
+    return faccessat(x->f->dir, ".", W_OK | X_OK, AT_EACCESS) ? no_writing(x, -errno)
+                                                              : 0;
 }
 
 static int refuse(struct opening *x, const char *name, int rc)
@@ -133,23 +146,50 @@ static int open_file(struct opening *x, const char *name, int flags, int *out)
     struct stat st;
     if (fstat(fd, &st) < 0) return -errno;
     if (!S_ISREG(st.st_mode)) return -EINVAL;
-    if ((st.st_mode & 077) && fchmod(fd, 0600) < 0) return -errno;
+    if ((st.st_mode & 077) && !x->look && fchmod(fd, 0600) < 0) return -errno;
     return 0;
 }
 
-static int take_lock(struct opening *x)
+/* No room and a device that fails may be over tomorrow, and the server serves without; in
+ * a folder that takes no file at all there will never be a tier. */
+static int no_lock(struct opening *x, bool there, int rc)
 {
+    x->found->inside = there || rc == -ENOSPC || rc == -EDQUOT || rc == -EIO;
+    return x->found->inside ? refuse(x, NAME_LOCK, rc) : no_writing(x, rc);
+}
+
+static int lock_once(struct opening *x)
+{
+    struct stat st;
+    bool there = fstatat(x->f->dir, NAME_LOCK, &st, AT_SYMLINK_NOFOLLOW) == 0;
     int rc = open_file(x, NAME_LOCK, 0, &x->f->lock);
-    if (rc < 0) return refuse(x, NAME_LOCK, rc);
+    if (rc < 0) return no_lock(x, there, rc);
+    x->made.lock = !there;
     if (flock(x->f->lock, LOCK_EX | LOCK_NB) == 0) return 0;
+    x->made.lock = false;
     if (errno == EWOULDBLOCK)
         return err_set(
             x->err, -EBUSY,
             "the SSD tier's folder %s is in use by another process; expected "
             "one of its own for each",
             x->o->dir);
+    x->found->inside = true;
     return err_set(x->err, -errno, "%s/%s cannot be locked: %s", x->o->dir, NAME_LOCK,
                    strerror(errno));
+}
+
+/* Whoever only looked takes the lock's file away while it holds it: one that has no name any
+ * more is none to hold, and another is made.  Some file systems count no names at all. */
+static int take_lock(struct opening *x)
+{
+    for (int tries = 0;; tries++) {
+        struct stat st;
+        int rc = lock_once(x);
+        if (rc < 0 || tries == 4) return rc;
+        if (fstat(x->f->lock, &st) == 0 && st.st_nlink > 0) return 0;
+        close(x->f->lock);
+        x->f->lock = -1;
+    }
 }
 
 static void note_buffered(struct opening *x, int rc)
@@ -274,8 +314,7 @@ static int bring_into_shape(struct opening *x)
 
 static int open_inside(struct opening *x)
 {
-    int rc = take_lock(x);
-    if (rc == 0) rc = open_blocks(x);
+    int rc = open_blocks(x);
     if (rc < 0) return rc;
     x->page = aligned_alloc(DISK_PAGE, DISK_PAGE);
     if (!x->page) return err_set(x->err, -ENOMEM, "no memory for a page");
@@ -284,18 +323,26 @@ static int open_inside(struct opening *x)
     return rc;
 }
 
+/* What the operator has to mend is found here. */
+static int open_folder(struct opening *x)
+{
+    int rc = check_options(x);
+    if (rc == 0) rc = make_dir(x);
+    if (rc == 0) rc = open_dir(x);
+    if (rc == 0) rc = take_lock(x);
+    return rc;
+}
+
 int ssd_file_open(struct ssd_file *f, struct tier_ssd_found *found,
                   const struct tier_ssd_options *o, const struct ssd_sys *sys,
                   struct err *err)
 {
     *f = (struct ssd_file){-1, -1, -1, .direct = !o->no_direct};
-    struct opening x = {f, found, o, sys, err, 0, NULL};
-    int rc = check_options(&x);
-    if (rc == 0) rc = make_dir(&x);
-    if (rc == 0) rc = open_dir(&x);
+    struct opening x = {.f = f, .found = found, .o = o, .sys = sys, .err = err};
+    int rc = open_folder(&x);
     if (rc == 0) {
         rc = open_inside(&x);
-        found->inside = rc < 0 && rc != -EBUSY && rc != -ENOMEM;
+        found->inside = rc < 0 && rc != -ENOMEM;
     }
     found->direct = f->direct;
     if (rc < 0) ssd_file_close(f);
@@ -323,40 +370,18 @@ void ssd_file_close(struct ssd_file *f)
     f->fd = f->lock = f->dir = -1;
 }
 
-// ---- looking without touching --------------------------------------------------------
+// ---- looking --------------------------------------------------------------------------
 
-/* The folder is not there: could it be made?  x->f->dir becomes the one that it would be in. */
-static int look_above(struct opening *x)
+/* Bytes that the file of blocks has on its device; 0 where it is not there yet. */
+static int look_at_blocks(struct opening *x, uint64_t *has)
 {
-    char *above = strdup(x->o->dir), *slash;
-    if (!above) return err_set(x->err, -ENOMEM, "no memory for a path");
-    size_t n = strlen(above);
-    while (n > 1 && above[n - 1] == '/') above[--n] = 0;
-    if ((slash = strrchr(above, '/')) != NULL) slash[slash == above] = 0;
-    x->f->dir = open(slash ? above : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool good =
-        x->f->dir >= 0 && faccessat(x->f->dir, ".", W_OK | X_OK, AT_EACCESS) == 0;
-    int rc = good ? 0 : -errno;
-    free(above);
-    return good ? 0
-                : err_set(x->err, rc, "the SSD tier's folder %s cannot be made: %s",
-                          x->o->dir, strerror(-rc));
-}
-
-static int look_inside(struct opening *x, uint64_t *has)
-{
-    static const char *const names[] = {NAME_LOCK, NAME_BLOCKS};
-    if (faccessat(x->f->dir, ".", W_OK | X_OK, AT_EACCESS) < 0)
-        return err_set(x->err, -errno, "the SSD tier's folder %s cannot be written: %s",
-                       x->o->dir, strerror(errno));
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        struct stat st;
-        if (fstatat(x->f->dir, names[i], &st, AT_SYMLINK_NOFOLLOW) < 0) continue;
-        int rc = faccessat(x->f->dir, names[i], R_OK | W_OK, AT_EACCESS) ? -errno : 0;
-        x->found->inside = rc < 0 || !S_ISREG(st.st_mode);
-        if (x->found->inside) return refuse(x, names[i], rc);
-        *has = (uint64_t)st.st_blocks * 512;  // the last is that of the blocks
-    }
+    struct stat st;
+    *has = 0;
+    if (fstatat(x->f->dir, NAME_BLOCKS, &st, AT_SYMLINK_NOFOLLOW) < 0) return 0;
+    int rc = faccessat(x->f->dir, NAME_BLOCKS, R_OK | W_OK, AT_EACCESS) ? -errno : 0;
+    x->found->inside = rc < 0 || !S_ISREG(st.st_mode);
+    if (x->found->inside) return refuse(x, NAME_BLOCKS, rc);
+    *has = (uint64_t)st.st_blocks * 512;
     return 0;
 }
 
@@ -364,21 +389,21 @@ int tier_ssd_check(struct tier_ssd_found *found, const struct tier_ssd_options *
                    struct err *err)
 {
     struct ssd_file f = {-1, -1, -1, .direct = false};
-    struct opening x = {&f, found, o, NULL, err, 0, NULL};
-    struct stat st;
+    struct opening x = {.f = &f,
+                        .found = found,
+                        .o = o,
+                        .sys = o->sys ? o->sys : &ssd_sys_real,
+                        .err = err,
+                        .look = true};
     struct statvfs fs;
-    uint64_t has = 0;
+    uint64_t has;
     *found = (struct tier_ssd_found){0};
-    int rc = check_options(&x);
-    if (rc < 0) return rc;
-    if (lstat(o->dir, &st) < 0 && errno == ENOENT) {
-        rc = look_above(&x);
-    } else {
-        rc = open_dir(&x);
-        if (rc == 0) rc = look_inside(&x, &has);
-    }
+    int rc = open_folder(&x);
+    if (rc == 0) rc = look_at_blocks(&x, &has);
     if (rc == 0 && fstatvfs(f.dir, &fs) == 0 && !has_room(&x, has, &fs))
         note_unreserved(&x, has, -ENOSPC);
+    if (x.made.lock) unlinkat(f.dir, NAME_LOCK, 0);
     ssd_file_close(&f);
+    if (x.made.dir) rmdir(o->dir);
     return rc;
 }

@@ -154,8 +154,8 @@ struct tier_ssd_found {  // for the log
 NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, struct err *err);
 
-/* Would it open?  The same errors, of what can be seen without writing, or locking what another
- * process may have open just now; room on the device that is not there is noted. */
+/* Would it open?  The folder is made and locked as there, by the same code, and left as it was:
+ * so the errors are the same.  Room on the device that is not there is noted. */
 NODISCARD int tier_ssd_check(struct tier_ssd_found *found,
                              const struct tier_ssd_options *o, struct err *err);
 

@@ -45,8 +45,6 @@ struct http_options {
 
 struct http;
 
-/* -EPERM as below, where the host is an address and no name: nothing is asked of anybody. */
-NODISCARD int http_check(const struct options *o, bool keys, struct err *err);
 /* Listen, and answer /health with 503 until http_serve().  -EPERM: listening beyond
  * loopback without keys, and options do not allow it; else what the system says. */
 NODISCARD int http_open(struct http **out, const struct http_options *o,

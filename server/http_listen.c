@@ -66,16 +66,6 @@ static int check_exposure(const struct options *o, bool keys, const struct socka
                    o->host);
 }
 
-int http_check(const struct options *o, bool keys, struct err *err)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
-    struct addrinfo *found = NULL;
-    if (getaddrinfo(o->host, NULL, &hints, &found)) return 0;  // a name, or none at all
-    int rc = check_exposure(o, keys, found->ai_addr, err);
-    freeaddrinfo(found);
-    return rc;
-}
-
 int http_listen(const struct options *o, bool keys, int *fd, char *address, size_t cap,
                 struct err *err)
 {

@@ -156,6 +156,17 @@ static void say_ready(const struct server *s)
                   : "{\"prompt\":\"Hello\",\"max_tokens\":20}");
 }
 
+/* Where it listens was looked at by listening there, and is free again at once. */
+static int check_rest(struct server *s, const struct stack_options *stack,
+                      struct err *err)
+{
+    http_close(s->http);
+    s->http = NULL;
+    int rc = stack_check(&s->stack, stack, err);
+    if (rc == 0) log_line(LOG_INFO, "the configuration is good");
+    return rc;
+}
+
 static int serve(struct server *s, struct err *err)
 {
     name_model(s);
@@ -169,16 +180,11 @@ static int serve(struct server *s, struct err *err)
                                   .metrics = s->metrics,
                                   .keys = s->keys,
                                   .tick = http_tick};
-    if (s->options.check_config) {
-        rc = http_check(&s->options, s->keys, err);
-        if (rc == 0) rc = stack_check(&s->stack, &stack, err);
-        if (rc == 0) log_line(LOG_INFO, "the configuration is good");
-        return rc;
-    }
     const struct http_options http = {
         .options = &s->options, .keys = s->keys, .metrics = s->metrics};
     rc = http_open(&s->http, &http, err);
     if (rc) return rc;
+    if (s->options.check_config) return check_rest(s, &stack, err);
     stack.tick_arg = s->http;
     rc = stack_check(&s->stack, &stack, err);
     if (rc == 0) rc = stack_start(&s->stack, &stack, err);

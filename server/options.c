@@ -88,7 +88,7 @@ static int find_config(int argc, char **argv, char **env, const char **path,
                        struct err *err)
 {
     *path = env_find(env, "config");
-    struct option_args in = {argv, argc, 0};
+    struct option_args in = {.argv = argv, .n = argc};
     while (in.at < in.n) {
         struct option_arg a;
         int rc = option_next_arg(&serve_options, &in, &a, err);
@@ -103,7 +103,7 @@ static int read_flags(struct options *to, int argc, char **argv, struct err *err
 {
     const struct option *model = option_find(&serve_options, "model");
     const char *path = NULL;
-    struct option_args in = {argv, argc, 0};
+    struct option_args in = {.argv = argv, .n = argc};
     while (in.at < in.n) {
         struct option_arg a;
         int rc = option_next_arg(&serve_options, &in, &a, err);
@@ -116,7 +116,8 @@ static int read_flags(struct options *to, int argc, char **argv, struct err *err
                     "are given",
                     path, a.value);
             path = a.value;
-            rc = option_set(model, to, path, "the model directory", err);
+            rc = option_once(&serve_options, &in, model, "the model directory", err);
+            if (rc == 0) rc = option_set(model, to, path, "the model directory", err);
         } else if (a.option) {
             rc = option_set(a.option, to, a.value, a.where, err);
         }
@@ -148,21 +149,21 @@ int options_read(struct options *to, int argc, char **argv, char **env, struct e
 
 void options_help(void)
 {
-    puts(
-        "Usage: dormouse serve [PATH] [--flag value]...\n\n"
-        "Serves the model in directory PATH over an OpenAI-style HTTP API.\n\n"
-        "Every flag is also a key of the configuration file (--kv-memory is "
-        "kv_memory)\n"
-        "and an environment variable (DORMOUSE_KV_MEMORY). Flags win over the\n"
-        "environment, and the environment over the file. TIME is 250ms or 30s, SIZE\n"
-        "is 512M or 2G. A flag that is true or false is given as --flag or\n"
-        "--no-flag. `dormouse options` prints a configuration file of all defaults.\n\n"
-        "  --config FILE\n"
-        "        The configuration file. DORMOUSE_CONFIG says the same.\n"
-        "  --help, -h\n"
-        "        This text.\n"
-        "  --version, -V\n"
-        "        The version.");
+    puts("Usage: dormouse serve [PATH] [--flag value]...\n\n"
+         "Serves the model in directory PATH over an OpenAI-style HTTP API.\n\n"
+         "Every flag is also a key of the configuration file (--kv-memory is "
+         "kv_memory)\n"
+         "and an environment variable (DORMOUSE_KV_MEMORY). Flags win over the\n"
+         "environment, and the environment over the file. TIME is 250ms or 30s, SIZE\n"
+         "is 512M or 2G. A flag that is true or false is given as --flag or\n"
+         "--no-flag. Each is given once. `dormouse options` prints a configuration "
+         "file of all defaults.\n\n"
+         "  --config FILE\n"
+         "        The configuration file. DORMOUSE_CONFIG says the same.\n"
+         "  --help, -h\n"
+         "        This text.\n"
+         "  --version, -V\n"
+         "        The version.");
     option_print_list(&serve_options);
 }
 

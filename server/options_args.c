@@ -1,6 +1,7 @@
 /* options_args.c - flags and positional arguments, by a table of options. */
 #include "server/options_table.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,16 @@ static const char *bool_value(const struct option_list *l, struct option_arg *a)
     return "false";
 }
 
+int option_once(const struct option_list *l, struct option_args *args,
+                const struct option *o, const char *where, struct err *err)
+{
+    assert(l->n <= OPTION_MOST);
+    bool *seen = &args->seen[o ? o - l->option : OPTION_MOST];
+    if (*seen) return err_set(err, -EINVAL, "%s is given twice; expected once", where);
+    *seen = true;
+    return 0;
+}
+
 int option_next_arg(const struct option_list *l, struct option_args *in,
                     struct option_arg *a, struct err *err)
 {
@@ -49,6 +60,8 @@ int option_next_arg(const struct option_list *l, struct option_args *in,
     const char *implied = bool_value(l, a);
     if (!implied && !file) a->option = option_find(l, a->key);
     if (!a->option && !file) return option_unknown(l, a->key, a->where, true, err);
+    int rc = option_once(l, in, a->option, a->where, err);
+    if (rc < 0) return rc;
     if (text[n] == '=') {
         a->value = text + n + 1;
         if (implied && strcmp(implied, "false") == 0)

@@ -14,7 +14,6 @@
 
 #define FILE_MAX (1u << 20)
 #define LINE_CAP 2048  // of inih's buffer: a value of OPTION_TEXT and its key fit
-#define OPTIONS  64    // room for marks; at least as many as the table has
 
 /* inih asks for lines and hands out keys, but tells no line number to its handler (that
  * is fixed when the library is built), so the lines are counted where they are given. */
@@ -23,7 +22,7 @@ struct reading {
     const char *path;
     const char *next, *end;
     unsigned line;
-    unsigned seen[OPTIONS];  // line that set option i; 0: none yet
+    unsigned seen[OPTION_MOST];  // line that set option i; 0: none yet
     struct err *err;
     int rc;
 };
@@ -79,7 +78,7 @@ static int handle(void *user, const char *section, const char *key, const char *
         r->rc = option_unknown(&serve_options, key, where, false, r->err);
         return 0;
     }
-    assert(serve_options.n <= OPTIONS);
+    assert(serve_options.n <= OPTION_MOST);
     unsigned *seen = &r->seen[o - serve_options.option];
     if (*seen) {
         r->rc = err_set(r->err, -EINVAL, "%s was set in line %u already", where, *seen);

@@ -17,9 +17,9 @@ static const struct option table[] = {
      "The first argument without dashes says the same."},
     {"name", TEXT(name), "", 0, 255, NULL, "model",
      "What the API calls the model. Empty: the directory's own name."},
-    {"context", OPTION_COUNT, FIELD(context), "0", 0, 1u << 30, NULL, "model",
-     "Most tokens of one conversation, prompt and reply together. 0: what the model "
-     "was made for."},
+    {"context", OPTION_COUNT, FIELD(context), "0", 2, 1u << 30, "0", "model",
+     "Most tokens of one conversation, prompt and reply together, and so at least one of "
+     "each. 0: what the model was made for."},
 
     {"device", TEXT(device), "cpu", 1, 63, NULL, "machine",
      "Where the model runs: cpu; cuda, the first GPU; or cuda:N, the one with number N from "
@@ -32,7 +32,7 @@ static const struct option table[] = {
      "machine",
      "Instruction set of the CPU backend. Empty: the last of these that this CPU has. "
      "avx512bf16 rounds what is multiplied with bf16 weights to bf16 too, as GPUs do, and "
-     "computes prompts 1.6 times as fast as avx512, which rounds nothing."},
+     "computes prompts 1.4 times as fast as avx512, which rounds nothing."},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 1024, NULL, "machine",
      "Threads of the CPU backend. 0: as many as this process may run on."},
     {"weights", OPTION_WEIGHTS, FIELD(weights), "auto", 0, 0, "auto|bf16|q8|q4", "machine",
@@ -162,9 +162,9 @@ static const struct option table[] = {
     {"log_level", OPTION_CHOICE, FIELD(log_level), "info", 0, 0, "error|warn|info|debug",
      "other", "The least important lines that are still logged."},
     {"check_config", OPTION_BOOL, FIELD(check_config), "false", 0, 0, NULL, "other",
-     "Read options, keys and the model's configuration, look at the SSD's folder, say what "
-     "would run, and stop. Nothing is written, and the network is not asked: whether the "
-     "address is free turns out at the start."},
+     "Read options, keys and the model's configuration, try the address and the SSD's folder, "
+     "say what would run, and stop. What would refuse a start is refused in the same words, "
+     "so also an address or a folder that another process has. Nothing stays written."},
 };
 /* clang-format on */
 

@@ -27,7 +27,8 @@ struct option {
     size_t offset, size;  // within struct options
     const char *value;    // the default, as a person would write it
     uint64_t min, max;    // of numbers; of strings: the shortest and longest length
-    const char *choices;  // "a|b|c"; an empty choice is the empty string
+    const char *choices;  // "a|b|c"; an empty choice is the empty string.  "0" with a
+                          // number: that is right too, and has a meaning of its own
     const char *group;
     const char *help;  // whole sentences
 };
@@ -67,9 +68,12 @@ int option_unknown(const struct option_list *l, const char *key, const char *whe
 
 /* ---- a command line (options_args.c) ---- */
 
+#define OPTION_MOST 64  // no table has more
+
 struct option_args {
     char **argv;
     int n, at;
+    bool seen[OPTION_MOST + 1];  // each option, and last the file flag
 };
 
 /* One flag with its value, or a positional argument. */
@@ -82,9 +86,13 @@ struct option_arg {
 };
 
 /* Take the next one of args, of which there is one.  "--x" alone makes an option that is
- * true or false true, "--no-x" false. */
+ * true or false true, "--no-x" false.  What was given before is refused: which of two values
+ * is meant is not for us to say. */
 NODISCARD int option_next_arg(const struct option_list *l, struct option_args *args,
                               struct option_arg *a, struct err *err);
+/* Mark `o` as given; a positional argument that says the same as a flag comes here itself. */
+NODISCARD int option_once(const struct option_list *l, struct option_args *args,
+                          const struct option *o, const char *where, struct err *err);
 /* Is one of the two words in argv? */
 bool option_asked(int argc, char **argv, const char *long_flag, const char *short_flag);
 

@@ -132,7 +132,8 @@ void option_expects(const struct option *o, char *buf, size_t cap)
                  option_placeholder(o));
         break;
     case OPTION_COUNT:
-        snprintf(buf, cap, "a whole number from %llu to %llu", min, max);
+        snprintf(buf, cap, "%sa whole number from %llu to %llu",
+                 o->choices ? "0 or " : "", min, max);
         break;
     case OPTION_SIZE:
         snprintf(buf, cap, "a size from %llu to %llu bytes, such as 512M or 2G", min,
@@ -181,7 +182,8 @@ static bool set_number(const struct option *o, void *field, const char *value,
                        const struct suffix *suffixes)
 {
     uint64_t n;
-    if (!parse_number(value, suffixes, &n) || n < o->min || n > o->max) return false;
+    if (!parse_number(value, suffixes, &n) || n > o->max) return false;
+    if (n < o->min && !(n == 0 && o->choices)) return false;
     if (o->size == sizeof(uint64_t))
         memcpy(field, &n, sizeof n);
     else

@@ -40,7 +40,7 @@ int plan_options_read(struct plan_options *to, int argc, char **argv, struct err
     }
     const struct option *trace = option_find(&plan_options_list, "trace");
     bool named = false;
-    struct option_args in = {argv, argc, 0};
+    struct option_args in = {.argv = argv, .n = argc};
     while (in.at < in.n) {
         struct option_arg a;
         int rc = option_next_arg(&plan_options_list, &in, &a, err);
@@ -51,8 +51,12 @@ int plan_options_read(struct plan_options *to, int argc, char **argv, struct err
                 "one trace is replayed, but both %.100s and %.100s are given",
                 to->trace, a.value);
         named = named || a.positional;
-        rc = a.positional ? option_set(trace, to, a.value, "the trace", err)
-                          : option_set(a.option, to, a.value, a.where, err);
+        if (a.positional)
+            rc = option_once(&plan_options_list, &in, trace, "the trace", err);
+        if (rc == 0 && a.positional)
+            rc = option_set(trace, to, a.value, "the trace", err);
+        else if (rc == 0)
+            rc = option_set(a.option, to, a.value, a.where, err);
         if (rc) return rc;
     }
     if (!to->trace[0] == !to->synthetic)

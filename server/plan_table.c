@@ -41,7 +41,7 @@ static const struct option table[] = {
      "Element type of the KV cache."},
     {"weights", OPTION_SIZE, FIELD(weights), "14G", 0, MOST, NULL, "model",
      "Bytes of weights that a step reads."},
-    {"context", OPTION_COUNT, FIELD(context), "131072", 1, 1u << 30, NULL, "model",
+    {"context", OPTION_COUNT, FIELD(context), "131072", 2, 1u << 30, NULL, "model",
      "Longest conversation, prompt and reply together. A longer one is refused."},
 
     {"prefill_rate", OPTION_COUNT, FIELD(prefill_rate), "46000", 1, 1000000000, NULL,

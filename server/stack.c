@@ -61,6 +61,12 @@ static int check_sizes(struct stack *s, const struct options *o, struct err *err
             "step_tokens is %u, but with max_running %u it must be at least %u",
             o->step_tokens, o->max_running, o->max_running + SCHED_MIN_CHUNK);
     s->context = o->context ? o->context : s->config.context;
+    if (s->config.context < 2)
+        return err_set(
+            err, -EINVAL,
+            "the model was made for %u tokens (its max_position_embeddings); "
+            "a prompt and a reply take at least 2",
+            s->config.context);
     if (s->context <= s->config.context) return 0;
     return err_set(err, -EINVAL,
                    "context is %u tokens, but the model was made for %u (its "

@@ -6,9 +6,13 @@
 
 #define HOST_CHUNK   32   // tokens of each of three chunks of prefill that are measured
 #define DEVICE_CHUNK 512  // a GPU is not busy with fewer
+#define LOOK         8    // tokens that tell first how many can be measured
 #define STEP_TIMES   4    // a step is measured so often
 #define STEP_DRAFTS  8    // of so many rows beside one, and of one
 #define MOST_ROWS    1024.0  // that a step may seem to cost beside its rows
+
+/* What the chunks together may hold up a start, by the look. */
+#define MEASURE_NS (CLOCK_S / 2)
 
 /* Rows that mean nothing: the same token again and again. */
 struct rows {
@@ -122,19 +126,37 @@ int stack_warm(struct stack *s, struct err *err)
     return rc;
 }
 
+/* Tokens of a chunk: as many as `chunk`, or fewer where three of these would hold up the start;
+ * 0 where that is too few, and *ns of one token is already known. */
+static int choose_chunk(struct stack *s, struct rows *r, const struct kv_table *t,
+                        uint32_t *chunk, double *ns, struct err *err)
+{
+    uint64_t began = clock_ns();
+    int rc = extend(s, r, t, 0, LOOK, 0, err);
+    if (rc < 0) return rc;
+    *ns = (double)(clock_ns() - began) / LOOK;
+    double most = MEASURE_NS / (3 * *ns);
+    if (most < *chunk) *chunk = most < LOOK ? 0 : (uint32_t)most;
+    return 0;
+}
+
 /* Three chunks, one behind the other; the first one only warms up.  What a token costs for
  * the place it has is too little to be seen here: it is learned from long prompts. */
 static int measure(struct stack *s, struct rows *r, const struct kv_table *t,
                    uint32_t chunk, struct err *err)
 {
     uint64_t sum = 0;
-    for (uint32_t from = 0; from < 3 * chunk; from += chunk) {
+    double ns = 0;
+    // A step of few tokens tells nothing of a GPU, and there is none that slow.
+    int rc = s->device ? 0 : choose_chunk(s, r, t, &chunk, &ns, err);
+    for (uint32_t from = 0; rc == 0 && from < 3 * chunk; from += chunk) {
         uint64_t began = clock_ns();
-        int rc = extend(s, r, t, from, chunk, 0, err);
-        if (rc < 0) return rc;
+        rc = extend(s, r, t, from, chunk, 0, err);
         if (from > 0) sum += clock_ns() - began;
     }
-    cost_set_prefill(s->tiers.cost, (double)sum / (2.0 * chunk), 0);
+    if (rc < 0) return rc;
+    if (chunk > 0) ns = (double)sum / (2.0 * chunk);
+    cost_set_prefill(s->tiers.cost, ns, 0);
     return 0;
 }
 
@@ -166,12 +188,14 @@ static double step_rows_of(double one, double all)
     return row * MOST_ROWS < one ? MOST_ROWS : row < one ? one / row - 1 : 0;
 }
 
-/* The quickest of some: what disturbs makes only slower. */
+/* The quickest of some: what disturbs makes only slower.  Where each takes long, of fewer. */
 static int time_rows(struct stack *s, struct rows *r, const struct kv_table *t,
                      uint32_t n, double *ns, struct err *err)
 {
+    uint64_t end = clock_ns() + MEASURE_NS / 2;
     for (int i = 0; i < STEP_TIMES; i++) {
         uint64_t began = clock_ns();
+        if (i > 0 && began > end) break;
         int rc = extend(s, r, t, 0, n, n, err);
         if (rc < 0) return rc;
         double took = (double)(clock_ns() - began);

@@ -7,11 +7,14 @@
  * that is read lies apart far enough that no cache holds it.  Times are medians of many launches
  * that are waited for at once.  small: shapes that a CPU computes in moments.
  */
-#include <stdio.h>
+#include "tests/bench_args.h"
+
+#define USAGE "bench_cuda [small]\nThe GPU's operations beside what the device can do."
 
 #ifndef HAVE_CUDA
-int main(void)
+int main(int argc, char **argv)
 {
+    bench_args(argc, argv, 1, USAGE);
     puts("bench_cuda: skipped, this build has no CUDA (make CUDA=1)");
     return 0;
 }
@@ -396,7 +399,8 @@ static void copies(struct bench *x)
 int main(int argc, char **argv)
 {
     static struct bench x;
-    x.n = argc > 1 && strcmp(argv[1], "small") == 0 ? small : large;
+    bench_args(argc, argv, argc > 1 && strcmp(argv[1], "small") == 0, USAGE);
+    x.n = argc > 1 ? small : large;
     setvbuf(stdout, NULL, _IOLBF, 0);
     bench_open(&x, false);
     printf("{\"device\": \"%s\", \"standin\": %s}\n", backend_describe(x.b),

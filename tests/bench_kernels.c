@@ -6,6 +6,7 @@
  * of f32 multiply-adds; where inputs of products with bf16 weights are rounded, these against
  * that of bf16 pairs.  Shapes are those of SmolLM2-135M.  Times are medians.
  */
+#include "tests/bench_args.h"
 #include "tests/bench_batch.h"
 #include "tests/machine.h"
 
@@ -22,7 +23,7 @@
 static void need(int rc, const struct err *err)
 {
     if (rc == 0) return;
-    printf("bench_kernels: %s\n", err->msg);
+    fprintf(stderr, "bench_kernels: %s\n", err->msg);
     exit(1);
 }
 
@@ -205,6 +206,10 @@ static void run(uint32_t threads, const char *path)
 
 int main(int argc, char **argv)
 {
+    bench_args(
+        argc, argv, 1,
+        "bench_kernels [PATH]\nThe CPU's operations beside what the machine can do; "
+        "PATH is a --cpu-path.");
     const char *path = argc > 1 ? argv[1] : NULL;
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("bench_kernels\n");

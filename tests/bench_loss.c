@@ -8,16 +8,17 @@
  * difference from the model as its files have it, the mean Kullback-Leibler divergence from
  * it in nats, and how often the likeliest token is the same.
  */
-#include "tests/files.h"
+#include "kernels/file.h"
+#include "tests/bench_args.h"
 #include "tests/model/fixture.h"
 #include "tokenizer/tokenizer.h"
 
 #include <math.h>
-#include <unistd.h>
 
-#define ROWS     64
-#define MOST     2048
-#define N_BLOCKS (MOST / KV_BLOCK_TOKENS + 1)
+#define ROWS      64
+#define MOST      2048
+#define N_BLOCKS  (MOST / KV_BLOCK_TOKENS + 1)
+#define MOST_TEXT ((size_t)64 << 20)  // bytes
 
 static const struct {
     const char *path;  // the best, where this CPU has not that
@@ -80,7 +81,9 @@ static int32_t *ids_of(const char *dir, const char *path, uint32_t *n)
     struct tokenizer *t;
     struct token_list list = {0};
     size_t bytes;
-    char *text = files_read(path, &bytes);
+    char *text;
+    fixture_require(file_load(path, MOST_TEXT, &text, &bytes, &err) == 0, "bench_loss",
+                    err.msg);
     fixture_require(tokenizer_open_dir(&t, dir, &err) == 0, dir, err.msg);
     fixture_require(tokenizer_encode(t, text, bytes, NULL, 0, 0, &list, &err) == 0,
                     path, err.msg);
@@ -94,14 +97,13 @@ static int32_t *ids_of(const char *dir, const char *path, uint32_t *n)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    const char *dir = argc > 1 ? argv[1] : "models/smollm2-135m-instruct";
+    bench_args(
+        argc, argv, 2,
+        "bench_loss [DIR [TEXT]]\nWhat rounded inputs and int8 and int4 weights of the "
+        "model in DIR lose on the file TEXT.");
+    const char *dir = bench_model_dir("bench_loss", argc > 1 ? argv[1] : NULL);
     const char *text = argc > 2 ? argv[2] : "tests/golden/prose.txt";
-    char path[4096];
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    if (access(path, R_OK) != 0) {
-        printf("bench_loss: skipped, %s is not there (make model)\n", dir);
-        return 0;
-    }
+    if (!dir) return 0;
     uint32_t n;
     int32_t *ids = ids_of(dir, text, &n);
     static struct reader r[N];

@@ -10,10 +10,9 @@
  * prompt by the second, a batch in between by whichever share is larger.  Times are
  * medians.
  */
+#include "tests/bench_args.h"
 #include "tests/machine.h"
 #include "tests/model/fixture.h"
-
-#include <unistd.h>
 
 #define MAX_ROWS   512
 #define N_BLOCKS   576  // 8 sequences of 1,024 tokens, or one of 8,192, and some more
@@ -229,30 +228,33 @@ static int run_cases(int argc, char **argv)
     enum weight_format format;
     long threads = strtol(argv[2], NULL, 10);
     if (threads < 1 || threads > 64 || !weight_format_parse(argv[3], &format)) {
-        printf("bench_model: %s and %s are no threads and format\n", argv[2], argv[3]);
+        fprintf(stderr, "bench_model: %s and %s are no threads and format\n", argv[2],
+                argv[3]);
         return 2;
     }
     open_bench(&b, argv[1], (uint32_t)threads, format);
     measure_machine(&b, (uint32_t)threads);
     for (int i = 4; i < argc; i++) {
         if (run_case(&b, argv[i])) continue;
-        printf("bench_model: %s is no case\n", argv[i]);
+        fprintf(stderr, "bench_model: %s is no case\n", argv[i]);
         return 2;
     }
     close_bench(&b);
     return 0;
 }
 
+static const char usage[] =
+    "bench_model [DIR [THREADS FORMAT CASE...]]\n"
+    "Prefill and decode of the model in DIR beside the machine's limits. FORMAT is "
+    "auto, "
+    "bf16, q8 or q4,\nCASE is decode:SEQUENCES:CONTEXT or prefill:SEQUENCES:TOKENS.";
+
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);  // each line as it is known, through a pipe too
-    const char *dir = argc > 1 ? argv[1] : "models/smollm2-135m-instruct";
-    char path[4096];
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    if (access(path, R_OK) != 0) {
-        printf("bench_model: skipped, %s is not there (make model)\n", dir);
-        return 0;
-    }
+    bench_args(argc, argv, argc > 4 ? argc : 1, usage);
+    const char *dir = bench_model_dir("bench_model", argc > 1 ? argv[1] : NULL);
+    if (!dir) return 0;
     if (argc > 4) return run_cases(argc, argv);
     printf("bench_model: %s\n", dir);
     for (uint32_t threads = 1; threads <= 2; threads++) {

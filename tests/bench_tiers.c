@@ -9,6 +9,7 @@
 #include "offload/ssd_queue.h"
 #include "offload/ssd_run.h"
 #include "offload/tier.h"
+#include "tests/bench_args.h"
 #include "tests/machine.h"
 
 #include <fcntl.h>
@@ -38,7 +39,7 @@ struct bench {
 static void need(bool holds, const char *what)
 {
     if (holds) return;
-    printf("bench_tiers: %s\n", what);
+    fprintf(stderr, "bench_tiers: %s\n", what);
     exit(1);
 }
 
@@ -239,6 +240,10 @@ static void bench_ssd(struct bench *b, const char *folder, enum way way)
 
 int main(int argc, char **argv)
 {
+    bench_args(argc, argv, 1,
+               "bench_tiers [FOLDER]\nThe tiers beside what moves the same bytes "
+               "without them; "
+               "FOLDER is on the SSD to be measured.");
     const char *folder = argc > 1 ? argv[1] : "build";
     printf("bench_tiers\n");
     unsigned char *buf = aligned_alloc((size_t)2 << 20, TOTAL);

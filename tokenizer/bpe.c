@@ -141,3 +141,41 @@ int bpe_join(const struct bpe *b, struct bpe_scratch *s, size_t n)
     }
     return rc;
 }
+
+/* Give the tokens that begin before symbol `until`; *next: where the one behind them does, or
+ * -1. */
+static int give_tokens(const struct bpe_scratch *s, size_t until, int32_t *next,
+                       bpe_give *give, void *to)
+{
+    int rc = 0;
+    *next = 0;
+    while (rc == 0 && *next >= 0 && (size_t)*next < until) {
+        rc = give(to, s->symbol[*next].id);
+        *next = s->symbol[*next].next;
+    }
+    return rc;
+}
+
+int bpe_join_windows(const struct bpe *b, struct bpe_scratch *s,
+                     const int32_t byte_id[256], const char *text, size_t n,
+                     size_t window, bpe_give *give, void *to)
+{
+    int32_t first = 0;  // token of this window, as the one before has it
+    if (bpe_scratch_reserve(s, window) < 0) return -ENOMEM;
+    for (size_t at = 0;;) {
+        size_t length = n - at < window ? n - at : window;
+        for (size_t i = 0; i < length; i++)
+            s->symbol[i].id = byte_id[(unsigned char)text[at + i]];
+        int rc = bpe_join(b, s, length);
+        if (rc < 0) return rc;
+        if (at > 0 && s->symbol[0].id != first) return 1;
+
+        int32_t next;
+        bool last = at + length == n;
+        rc = give_tokens(s, last ? length : length - length / 4, &next, give, to);
+        if (rc != 0 || last) return rc;
+        if (next < 0) return 1;
+        first = s->symbol[next].id;
+        at += (size_t)next;
+    }
+}

@@ -46,6 +46,22 @@ struct bpe_scratch {
 void bpe_scratch_free(struct bpe_scratch *s);
 NODISCARD int bpe_scratch_reserve(struct bpe_scratch *s, size_t n);  // -ENOMEM
 
+/* Takes an id of the result; what it returns but 0 ends the joining and is returned. */
+typedef int bpe_give(void *to, int32_t id);
+
+/* A long word, a window of so many symbols after the other, so that memory and cache hold
+ * it: n bytes, of each the symbol byte_id[byte], none of them below 0.  1: it cannot be done
+ * so, and what was given is nothing worth; else all is as bpe_join() does it.
+ *
+ * Why: what is joined within some neighbouring tokens of a result depends on these alone, since
+ * nothing was joined across their ends.  So of a result any two neighbours are what both alone
+ * would become; and where that holds for all neighbours, nothing is ever joined across any end,
+ * and they are the result.  The next window begins with a token of the one before, far from
+ * its end: where that token comes out again, all neighbours have been neighbours in a window. */
+NODISCARD int bpe_join_windows(const struct bpe *b, struct bpe_scratch *s,
+                               const int32_t byte_id[256], const char *text, size_t n,
+                               size_t window, bpe_give *give, void *to);
+
 /* Join the n symbols (at most INT32_MAX) as far as the merges say.  The result is read
  * from symbol 0 on along `next`, until -1.  -ENOMEM. */
 NODISCARD int bpe_join(const struct bpe *b, struct bpe_scratch *s, size_t n);

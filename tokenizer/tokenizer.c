@@ -12,6 +12,8 @@
 #define WORK_PER_BYTE 128u
 #define WORK_AT_LEAST ((uint64_t)1 << 16)
 
+#define LONG_WORD ((size_t)64 << 10)  // bytes; a longer one is joined window by window
+
 void token_list_free(struct token_list *l)
 {
     free(l->ids);
@@ -136,6 +138,28 @@ static size_t put_symbols(struct encoder *e, const char *s, size_t n)
     return k;
 }
 
+static int give_id(void *to, int32_t id)
+{
+    return append(to, id);
+}
+
+/* 1: it has to be joined in one piece. */
+static int encode_long_word(struct encoder *e, const char *s, size_t n)
+{
+    const struct tokenizer *t = e->t;
+    size_t had = e->out->n, left = e->left;
+    for (size_t i = 0; i < n; i++)
+        if (t->byte_id[(unsigned char)s[i]] < 0) return 1;
+    if (n / t->vocab.longest > left) return too_many(e);
+    int rc =
+        bpe_join_windows(&t->bpe, &e->scratch, t->byte_id, s, n, LONG_WORD, give_id, e);
+    if (rc == 1) {
+        e->out->n = had;
+        e->left = left;
+    }
+    return rc == -ENOMEM ? no_memory(e) : rc;
+}
+
 static int encode_word(void *to, const char *s, size_t n)
 {
     struct encoder *e = to;
@@ -146,6 +170,10 @@ static int encode_word(void *to, const char *s, size_t n)
             !(vocab_flags(&t->vocab, id) & (VOCAB_SPECIAL | VOCAB_OUTSIDE))) {
             return append(e, id);
         }
+    }
+    if (n > LONG_WORD) {
+        int done = encode_long_word(e, s, n);
+        if (done <= 0) return done;
     }
     if (bpe_scratch_reserve(&e->scratch, n) < 0) return no_memory(e);
     size_t k = put_symbols(e, s, n);

@@ -36,10 +36,12 @@ class Server:
     def __init__(self, model, *flags, env=None, wait=True, timeout=120, preexec=None,
                  program=PROGRAM):
         self.log_file = tempfile.NamedTemporaryFile("w+b", suffix=".log")
-        command = [program, "serve", model_dir(model), "--port", "0", *flags]
+        command = [program, "serve", model_dir(model), *flags]
         self.process = subprocess.Popen(
             command, stdout=self.log_file, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, env={"DORMOUSE_PACKED_CACHE": "false", **os.environ, **(env or {})}, preexec_fn=preexec)
+            stdin=subprocess.DEVNULL, preexec_fn=preexec,
+            env={"DORMOUSE_PACKED_CACHE": "false", **os.environ, "DORMOUSE_PORT": "0",
+                 **(env or {})})
         self.name = os.path.basename(model.rstrip("/"))
         self.base = None
         if wait:

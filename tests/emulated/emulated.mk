@@ -1,5 +1,5 @@
 # The kernels for wide registers once more, their intrinsics in plain C (immintrin.h beside
-# this file), so that the tests of kernels/ and their fuzzer run them on any CPU.  All of it is
+# this file), so that the tests of kernels/ and their fuzzers run them on any CPU.  All of it is
 # one object, in which nothing but its paths has a name that others see: emulated_NAME for
 # cpu_path_NAME.
 
@@ -36,6 +36,6 @@ $(BUILD)/fuzz/tests/emulated/kernels/%.c.o: kernels/cpu/%.c
 	$(Q)$(CLANG) $(FUZZ_FLAGS) $(EMULATED_FLAGS) -fsanitize=fuzzer-no-link,address,undefined \
 	    -MMD -MP -c $< -o $@
 
-$(BUILD)/tests/fuzz/fuzz_kernels: LDLIBS += -lcmocka $(EMULATED_LINK_kernels)
-$(BUILD)/tests/fuzz/fuzz_kernels: $(BUILD)/fuzz/tests/emulated/kernels.o \
-                                  $(BUILD)/fuzz/tests/emulated/path.c.o
+EMULATED_FUZZERS := $(BUILD)/tests/fuzz/fuzz_attention $(BUILD)/tests/fuzz/fuzz_kernels
+$(EMULATED_FUZZERS): LDLIBS += -lcmocka $(EMULATED_LINK_kernels)
+$(EMULATED_FUZZERS): $(BUILD)/fuzz/tests/emulated/kernels.o $(BUILD)/fuzz/tests/emulated/path.c.o

@@ -133,13 +133,44 @@ static void a_damaged_file_is_ignored_and_written_again(void **state)
         expect(&w, "so the weights were packed; it is written");
         expect(&w, "packed weights from");
     }
-    const size_t lengths[] = {0, 10, 72, 500, 4096, n / 2, n - 4096};
+    const size_t lengths[] = {0, 10, 72, 500, 4096, n / 2, n - 4096, n - 1};
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
         files_write(w.dir, w.name, good, lengths[i]);
         expect(&w, "so the weights were packed; it is written");
         expect(&w, "packed weights from");
     }
     free(good);
+    world_close(&w);
+}
+
+static void a_byte_that_belongs_to_nothing_is_damage_too(void **state)
+{
+    (void)state;
+    struct world w = world_open(WEIGHT_Q8);
+    expect(&w, "is not there");
+    size_t n;
+    char *good = files_read(path_of(&w), &n);
+    char *more = calloc(1, n + 4096);
+    uint64_t matrices, first;
+    memcpy(&matrices, good + 64, sizeof matrices);
+    memcpy(&first, good + 72, sizeof first);
+    size_t table_end = 72 + 16 * matrices + 8, first_end = 4096 + first;
+    assert_true(table_end < 4096 && first_end % 4096 != 0);
+    const size_t places[] = {table_end, 4095, first_end, ALIGN_UP(first_end, 4096) - 1};
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        good[places[i]] = 1;
+        files_write(w.dir, w.name, good, n);
+        good[places[i]] = 0;
+        expect(&w, "is damaged, so the weights were packed; it is written");
+    }
+    memcpy(more, good, n);
+    for (size_t length = n + 1; length <= n + 4096; length += 4095) {
+        files_write(w.dir, w.name, more, length);
+        expect(&w, "is damaged, so the weights were packed; it is written");
+    }
+    expect(&w, "packed weights from");
+    free(good);
+    free(more);
     world_close(&w);
 }
 
@@ -170,12 +201,14 @@ static void a_file_of_other_weights_is_ignored_and_written_again(void **state)
     expect(&a, "is not there");
     expect(&b, "is not there");
     files_copy(a.dir, a.name, b.dir);
-    expect(&b, "belongs to other weights, so the weights were packed; it is");
+    expect(&b,
+           "is of other or changed weights, or in another layout, so the weights were "
+           "packed; it is written");
     expect(&b, "packed weights from");
 
     // The same bytes, written anew: it cannot be known that they are.
     files_copy(TIED, "model.safetensors", b.dir);
-    expect(&b, "belongs to other weights");
+    expect(&b, "is of other or changed weights");
     expect(&b, "packed weights from");
     world_close(&a);
     world_close(&b);
@@ -188,10 +221,12 @@ static void a_file_of_another_configuration_is_ignored_and_written_again(void **
     assert_false(w.c.tied);
     expect(&w, "is not there");
     w.c.tied = true;  // the head is one matrix less; all others are the same
-    expect(&w, "belongs to other weights, so the weights were packed; it is");
+    expect(&w,
+           "is of other or changed weights, or in another layout, so the weights were "
+           "packed; it is written");
     expect(&w, "packed weights from");
     w.c.tied = false;
-    expect(&w, "belongs to other weights");
+    expect(&w, "is of other or changed weights");
     world_close(&w);
 }
 
@@ -249,7 +284,8 @@ static void what_another_process_is_writing_stays_its_own(void **state)
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_int_equal(flock(fd, LOCK_EX), 0);
     assert_int_equal(write(fd, "half", 4), 4);
-    expect(&w, "it cannot be written (");
+    expect(&w,
+           "it is not written, because another process holds dormouse-q8.packed.new");
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_size, 4);
@@ -263,6 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_second_load_takes_what_the_first_has_written),
         cmocka_unit_test(a_damaged_file_is_ignored_and_written_again),
+        cmocka_unit_test(a_byte_that_belongs_to_nothing_is_damage_too),
         cmocka_unit_test(without_a_file_no_memory_is_taken_twice),
         cmocka_unit_test(a_file_of_other_weights_is_ignored_and_written_again),
         cmocka_unit_test(a_file_of_another_configuration_is_ignored_and_written_again),

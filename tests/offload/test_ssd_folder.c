@@ -93,6 +93,52 @@ static void a_folder_that_cannot_be_made_is_named(void **state)
     expect_foreseen(&w, -ENOTDIR, "folder /dev/null cannot be opened");
     w.ssd.dir = "";
     expect_foreseen(&w, -EINVAL, "has no folder");
+    char link[128], below[140];
+    in_dir(&w, "itself", link);
+    snprintf(below, sizeof below, "%s/kv", link);
+    assert_int_equal(symlink("itself", link), 0);
+    w.ssd.dir = link;
+    expect_foreseen(&w, -ELOOP, "cannot be opened: Too many levels");
+    w.ssd.dir = below;
+    expect_foreseen(&w, -ELOOP, "cannot be made: Too many levels");
+    world_close(&w);
+}
+
+/* Their permissions say nothing of it: it has to be tried. */
+static void a_folder_of_the_system_that_takes_no_files_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dir, *text;
+    } cases[] = {{"/proc/dormouse", "cannot be made"},
+                 {"/sys/dormouse", "cannot be made"},
+                 {"/proc", "cannot be written"},
+                 {"/proc/self", "cannot be written"},
+                 {"/sys/kernel", "cannot be written"}};
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct err err = {""};
+        w.ssd.dir = cases[i].dir;
+        int rc = tier_ssd_check(&w.found, &w.ssd, &err);
+        assert_true(rc < 0);
+        expect_foreseen(&w, rc, cases[i].text);
+        assert_false(w.found.inside);
+    }
+    world_close(&w);
+}
+
+static void a_folder_without_write_permission_is_refused(void **state)
+{
+    (void)state;
+    struct world w;
+    if (geteuid() != 0) skip();  // or it could not be another user's
+    world_ssd(&w, "/tmp", 4);
+    assert_int_equal(chmod(w.dir, 0755), 0);
+    assert_int_equal(seteuid(65534), 0);
+    expect_foreseen(&w, -EACCES, "cannot be written: Permission denied");
+    assert_false(w.found.inside);
+    assert_int_equal(seteuid(0), 0);
     world_close(&w);
 }
 
@@ -136,11 +182,12 @@ static void a_look_changes_nothing_and_says_what_room_is_missing(void **state)
     assert_non_null(strstr(w.found.note, "Only 0 of the SSD tier's"));
 
     w.ssd = good;
-    world_start(&w);  // who has it open is not in the way of a look
+    world_start(&w);
     assert_int_equal(store(w.tier, 1, 0), 0);
+    world_stop(&w);
     assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &err), 0);
     assert_string_equal(w.found.note, "");
-    world_restart(&w);
+    world_start(&w);
     assert_int_equal(load(w.tier, 1, 0), 0);
     world_close(&w);
 }
@@ -153,7 +200,7 @@ static void a_second_process_is_refused_and_told_which_folder(void **state)
     world_start(&w);
     char text[128];
     snprintf(text, sizeof text, "folder %s is in use by another process", w.dir);
-    expect_refused(&w, -EBUSY, text);  // locks are of descriptors: no fork is needed
+    expect_foreseen(&w, -EBUSY, text);  // locks are of descriptors: no fork is needed
     assert_int_equal(store(w.tier, 1, 0), 0);
     world_restart(&w);
     assert_int_equal(load(w.tier, 1, 0), 0);
@@ -395,6 +442,8 @@ int main(void)
         cmocka_unit_test(all_of_the_file_is_reserved),
         cmocka_unit_test(a_folder_that_others_may_write_is_refused),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
+        cmocka_unit_test(a_folder_of_the_system_that_takes_no_files_is_refused),
+        cmocka_unit_test(a_folder_without_write_permission_is_refused),
         cmocka_unit_test(sizes_that_make_no_sense_are_refused_with_their_numbers),
         cmocka_unit_test(a_look_changes_nothing_and_says_what_room_is_missing),
         cmocka_unit_test(a_second_process_is_refused_and_told_which_folder),

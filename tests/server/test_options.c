@@ -169,6 +169,57 @@ static void a_value_apart_from_a_flag_that_is_true_or_false_is_refused(void **st
     assert_string_equal(o.name, "on");
 }
 
+static void what_is_given_twice_is_refused(void **state)
+{
+    (void)state;
+    static char *const twice[][3] = {
+        {"--port=1", "--port=1", "flag --port"},
+        {"--port=1", "--port=2", "flag --port"},
+        {"--exact", "--no-exact", "flag --no-exact"},
+        {"--ssd=", "--ssd=x", "flag --ssd"},
+        {"--config=", "--config=x", "flag --config"},
+        {"--model=a", "b", "the model directory"},
+        {"a", "--model=b", "flag --model"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(twice); i++) {
+        struct options o;
+        struct err err = {{0}};
+        char text[128];
+        snprintf(text, sizeof text, "%s is given twice; expected once", twice[i][2]);
+        assert_int_equal(
+            READ(&o, no_env, &err, twice[i][0], "--ram", "1G", twice[i][1]), -EINVAL);
+        assert_string_equal(err.msg, text);
+    }
+}
+
+static void a_context_holds_a_token_of_each_prompt_and_reply(void **state)
+{
+    (void)state;
+    static const char right[] = ": `1` is not 0 or a whole number from 2 to 1073741824";
+    char *env[] = {"DORMOUSE_CONTEXT=1", NULL};
+    char path[64], config[80];
+    write_file(path, "context = 1\n");
+    snprintf(config, sizeof config, "--config=%s", path);
+    struct options o;
+    struct err err = {{0}};
+    assert_int_equal(READ(&o, no_env, &err, "--context=1"), -EINVAL);
+    assert_non_null(strstr(err.msg, "flag --context"));
+    assert_non_null(strstr(err.msg, right));
+    assert_int_equal(READ(&o, env, &err, "--port=1"), -EINVAL);
+    assert_non_null(strstr(err.msg, "environment variable DORMOUSE_CONTEXT"));
+    assert_non_null(strstr(err.msg, right));
+    assert_int_equal(READ(&o, no_env, &err, config), -EINVAL);
+    assert_non_null(strstr(err.msg, "line 1, key context"));
+    assert_non_null(strstr(err.msg, right));
+    unlink(path);
+    for (uint32_t n = 0; n < 4; n += n ? 1 : 2) {
+        char flag[32];
+        snprintf(flag, sizeof flag, "--context=%u", n);
+        assert_int_equal(READ(&o, no_env, &err, flag), 0);
+        assert_int_equal(o.context, n);
+    }
+}
+
 static void
 a_short_flag_is_likened_to_what_begins_so_or_differs_in_one_letter(void **state)
 {
@@ -340,6 +391,8 @@ int main(void)
         cmocka_unit_test(sizes_times_and_booleans_are_read_as_people_write_them),
         cmocka_unit_test(a_wrong_flag_is_named_with_what_would_be_right),
         cmocka_unit_test(a_value_apart_from_a_flag_that_is_true_or_false_is_refused),
+        cmocka_unit_test(what_is_given_twice_is_refused),
+        cmocka_unit_test(a_context_holds_a_token_of_each_prompt_and_reply),
         cmocka_unit_test(
             a_short_flag_is_likened_to_what_begins_so_or_differs_in_one_letter),
         cmocka_unit_test(a_wrong_line_of_the_file_is_named_with_its_number),

@@ -91,6 +91,72 @@ static void the_lowest_rank_is_joined_first_and_the_leftmost_of_equals(void **st
     bpe_scratch_free(&s);
 }
 
+struct given {
+    int32_t id[4 * MAX_WORD];
+    size_t n;
+};
+
+static int take_id(void *to, int32_t id)
+{
+    struct given *g = to;
+    assert_true(g->n < ARRAY_LEN(g->id));
+    g->id[g->n++] = id;
+    return 0;
+}
+
+static void windows_give_what_the_whole_word_becomes(void **state)
+{
+    (void)state;
+    struct bpe_scratch s = {0};
+    uint64_t seed = 11;
+    int32_t byte_id[256];
+    for (int i = 0; i < 256; i++) byte_id[i] = i % LETTERS;
+    int done = 0, rounds = 1500;
+    for (int round = 0; round < rounds; round++) {
+        struct rules r;
+        struct given g = {.n = 0};
+        char word[4 * MAX_WORD];
+        uint32_t want[4 * MAX_WORD];
+        make_rules(&r, &seed);
+        size_t n = 1 + random_below(&seed, 4 * MAX_WORD);
+        size_t window = 4 + random_below(&seed, MAX_WORD);
+        for (size_t i = 0; i < n; i++) {
+            want[i] = random_below(&seed, LETTERS);
+            word[i] = (char)want[i];
+        }
+        int rc = bpe_join_windows(&r.table, &s, byte_id, word, n, window, take_id, &g);
+        size_t n_want = join_plainly(&r, want, n);
+        bpe_free(&r.table);
+        assert_in_range(rc, 0, 1);
+        if (rc == 1) continue;
+        done++;
+        assert_int_equal(g.n, n_want);
+        for (size_t i = 0; i < g.n; i++) assert_int_equal(g.id[i], want[i]);
+    }
+    assert_true(done > rounds / 2);
+    bpe_scratch_free(&s);
+}
+
+static int refuse_id(void *to, int32_t id)
+{
+    (void)to, (void)id;
+    return -EOVERFLOW;
+}
+
+static void who_takes_the_tokens_may_end_it(void **state)
+{
+    (void)state;
+    struct bpe b;
+    struct bpe_scratch s = {0};
+    const int32_t byte_id[256] = {0};
+    assert_int_equal(bpe_init(&b, 0), 0);
+    assert_int_equal(
+        bpe_join_windows(&b, &s, byte_id, "abcdefgh", 8, 4, refuse_id, NULL),
+        -EOVERFLOW);
+    bpe_scratch_free(&s);
+    bpe_free(&b);
+}
+
 static void a_pair_given_again_takes_the_new_rank(void **state)
 {
     (void)state;
@@ -131,6 +197,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lowest_rank_is_joined_first_and_the_leftmost_of_equals),
+        cmocka_unit_test(windows_give_what_the_whole_word_becomes),
+        cmocka_unit_test(who_takes_the_tokens_may_end_it),
         cmocka_unit_test(a_pair_given_again_takes_the_new_rank),
         cmocka_unit_test(a_million_symbols_of_one_kind_are_joined),
     };

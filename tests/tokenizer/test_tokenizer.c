@@ -1,6 +1,7 @@
 /* test_tokenizer.c - what a file says is followed, for texts of any size, by any thread. */
 #include "tests/tokenizer/golden.h"
 #include "tokenizer/detok.h"
+#include "tokenizer/tokenizer_parts.h"
 
 #include <pthread.h>
 
@@ -253,6 +254,47 @@ static void a_megabyte_of_anything_is_encoded_and_comes_back(void **state)
     free(text);
 }
 
+/* In one piece, whatever the tokenizer does with long ones. */
+static size_t join_word(const struct tokenizer *t, struct bpe_scratch *s,
+                        const char *word, size_t n)
+{
+    size_t k = 0;
+    assert_int_equal(bpe_scratch_reserve(s, n), 0);
+    for (size_t i = 0; i < n; i++) s->symbol[i].id = t->byte_id[(unsigned char)word[i]];
+    assert_int_equal(bpe_join(&t->bpe, s, n), 0);
+    for (int32_t i = 0; i >= 0; i = s->symbol[i].next) k++;
+    return k;
+}
+
+static void a_word_of_any_length_has_the_tokens_that_it_has_in_one_piece(void **state)
+{
+    (void)state;
+    static const char *const letters[] = {"a", "ab", "aab", "hello",
+                                          "abcdefghijklmnopqrstuvwxyz"};
+    struct tokenizer *t = golden_tokenizer(LLAMA3);
+    struct bpe_scratch s = {0};
+    size_t most = 300000;
+    char *word = malloc(most);
+    uint64_t seed = 1;
+    for (size_t kind = 0; kind < 2 * ARRAY_LEN(letters); kind++) {
+        const char *of = letters[kind / 2];
+        size_t n = most - 4097 * kind;
+        for (size_t i = 0; i < n; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            word[i] = of[(kind % 2 ? seed >> 33 : i) % strlen(of)];
+        }
+        struct token_list got = golden_encode(t, word, n, NULL, 0);
+        assert_int_equal(got.n, join_word(t, &s, word, n));
+        int32_t at = 0;
+        for (size_t i = 0; i < got.n; i++, at = s.symbol[at].next)
+            assert_int_equal(got.ids[i], s.symbol[at].id);
+        token_list_free(&got);
+    }
+    bpe_scratch_free(&s);
+    tokenizer_close(t);
+    free(word);
+}
+
 static void a_pattern_that_needs_too_much_work_fails(void **state)
 {
     (void)state;
@@ -341,6 +383,7 @@ int main(void)
         cmocka_unit_test(a_raw_blank_and_the_one_of_the_alphabet_are_two_tokens),
         cmocka_unit_test(max_ids_is_a_limit),
         cmocka_unit_test(a_megabyte_of_anything_is_encoded_and_comes_back),
+        cmocka_unit_test(a_word_of_any_length_has_the_tokens_that_it_has_in_one_piece),
         cmocka_unit_test(a_pattern_that_needs_too_much_work_fails),
         cmocka_unit_test(four_threads_get_equal_ids),
     };
