@@ -13,10 +13,10 @@ TIERS = ("device", "ram", "ssd")
 KEYS = {"ada": "a" * 20 + "-ada", "bea": "b" * 20 + "-bea"}
 
 
-def tiers(tmp_path, *flags):
+def tiers(tmp_path, *flags, kv_blocks=64):
     """A pool of a few conversations over 64 MiB of each tier."""
     return ("--ram", "64M", "--ssd", str(tmp_path / "ssd"), "--ssd-size", "64M",
-            "--kv-blocks", "64", "--copy-after", "50ms", "--ssd-after", "50ms",
+            "--kv-blocks", str(kv_blocks), "--copy-after", "50ms", "--ssd-after", "50ms",
             "--idle-after", "200ms", *flags)
 
 
@@ -116,7 +116,7 @@ def test_deleting_takes_the_bytes_out_of_every_tier(tmp_path):
 
 
 def test_what_was_deleted_is_not_there_after_a_kill(tmp_path):
-    flags = tiers(tmp_path, "--kv-blocks", "512")
+    flags = tiers(tmp_path, kv_blocks=512)
     server = Server("tiny-rand", *flags)
     talk(server, "kept", 5)
     talk(server, "gone", 3, n=800)
@@ -146,7 +146,7 @@ def test_a_hold_is_refused_where_others_could_not_work_beside_it(tmp_path):
 
 
 def test_what_is_asked_of_an_active_conversation_is_refused(tmp_path):
-    with Server("tiny-rand", *tiers(tmp_path, "--kv-blocks", "640")) as server:
+    with Server("tiny-rand", *tiers(tmp_path, kv_blocks=640)) as server:
         frames = server.events(messages=USER, max_tokens=8000, ignore_eos=True,
                                prompt_cache_key="one")
         next(frames)
@@ -259,7 +259,7 @@ def test_a_stream_tells_it_in_its_usage_frame(tmp_path):
 
 
 def test_questions_are_answered_beside_streams_and_refused_at_the_end(tmp_path):
-    server = Server("tiny-rand", *tiers(tmp_path, "--kv-blocks", "640", "--drain", "20s"))
+    server = Server("tiny-rand", *tiers(tmp_path, "--drain", "20s", kv_blocks=640))
     frames = server.events(messages=USER, max_tokens=4000, ignore_eos=True)
     next(frames)
     answers = together([lambda: ask(server, "GET", "")[0] for _ in range(60)], 12)
