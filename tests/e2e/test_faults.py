@@ -155,8 +155,8 @@ def test_a_disk_that_takes_nothing_is_told_of_a_few_times_and_used_again(tmp_pat
 
 
 def test_at_the_end_a_device_without_room_is_not_waited_for(tmp_path, faults):
-    flags = tiers(300, ssd=tmp_path / "kv", slots=300, timing=LAZY)
-    with Server("tiny-rand", *flags, "--copy-down", "1h", env=faults.env) as server:
+    with Server("tiny-rand", *tiers(300, ssd=tmp_path / "kv", slots=300, timing=LAZY),
+                "--ssd-io", "threads", "--copy-down", "1h", env=faults.env) as server:
         faults.set("enospc", 0, 1 << 40)
         ask(server, PROMPTS[0])
         server.stop()  # within a minute
