@@ -119,6 +119,7 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
         .threads = o->threads,
         .cpu_path = o->cpu_path[0] ? o->cpu_path : NULL,
         .exact = o->exact,
+        .layers = s->config.layers,
         .limits = {.max_rows = o->step_tokens,
                    .max_seqs = o->max_running,
                    .max_blocks = (uint32_t)blocks,
@@ -205,6 +206,7 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
         .limit = b->limit,
         .weights = weights,
         .activations = compute_bytes(s, set),
+        .graphs = backend_recorded(s->backend).reserve,
         .engine = engine_bytes(&engine),
         .margin = set->margin,
         .block_bytes = kv_block_bytes(&shape),
@@ -236,7 +238,7 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
 }
 
 /* On a device: weights, activations and workspaces lie there now, so that what they take is
- * known, and the pool gets what is left.  Recorded steps come out of the margin. */
+ * known, and the pool gets what is left. */
 static int settle_pool(struct stack *s, const struct options *set, struct err *err)
 {
     uint64_t left;
@@ -310,6 +312,21 @@ static void say_progress(void *arg, size_t done, size_t total)
              (unsigned)(100.0 * (double)done / (double)total), budget_size(total, of));
 }
 
+/* Later there is at most what differs in its operations from what was recorded now. */
+static void log_recorded(const struct stack *s)
+{
+    const struct backend_recorded r = backend_recorded(s->backend);
+    char taken[24], reserve[24];
+    if (r.reserve == 0) return;
+    log_line(
+        r.full ? LOG_WARN : LOG_INFO,
+        "%u steps of decode are recorded as CUDA graphs, in %s of the %s set aside%s",
+        r.steps, budget_size(r.taken, taken), budget_size(r.reserve, reserve),
+        r.full ? ", where more had no room: steps of other sizes are slower, with the "
+                 "same bits"
+               : "");
+}
+
 static int load_model(struct stack *s, const struct options *o, struct err *err)
 {
     uint64_t said = clock_ns();
@@ -334,7 +351,9 @@ static int load_model(struct stack *s, const struct options *o, struct err *err)
     struct kv_shape shape = model_kv_shape(&s->config, o->kv_type);
     rc = settle_pool(s, o, err);
     if (rc == 0) rc = kv_pool_open(&s->kv, s->backend, &shape, s->budget.blocks, err);
-    return rc ? rc : stack_warm(s, err);
+    if (rc == 0) rc = stack_warm(s, err);
+    if (rc == 0) log_recorded(s);
+    return rc;
 }
 
 static int start_api(struct stack *s, const struct stack_options *o, struct err *err)

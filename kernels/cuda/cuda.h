@@ -112,6 +112,7 @@ struct cuda_graph {
     cudaGraphExec_t exec;
     struct cuda_op *ops;
     uint32_t n_ops;
+    size_t bytes;  // of device memory, as far as was seen
 };
 #define CUDA_GRAPHS 16
 
@@ -166,7 +167,8 @@ struct cuda {
     struct cuda_arrival arriving;
 
     struct cuda_graph graphs[CUDA_GRAPHS];
-    bool no_graphs;
+    size_t graph_reserve;  // bytes; SIZE_MAX: there is no bound
+    bool graphs_full;      // none is recorded any more
 
     // Loading:
     void *staging[CUDA_STAGINGS];
@@ -240,6 +242,8 @@ void cuda_results_forget(struct cuda *c);
 
 /* ---- graph.c ---- */
 
+void cuda_graphs_open(struct cuda *c, uint32_t layers);  // 0: without a bound
+struct backend_recorded cuda_recorded(const struct backend *b);
 /* The rows that the current step is padded to; 0: it is none of decode, or runs without. */
 uint32_t cuda_graph_rows(struct cuda *c);
 /* Run the listed step, whose input has been sent padded to `rows`. */
