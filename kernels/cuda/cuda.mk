@@ -121,7 +121,7 @@ test_names   = $(subst /test_,/,$(patsubst tests/%.c,%,$1))
 CUDA_TESTS  := $(call test_names,$(wildcard tests/cuda_on_cpu/test_*.c tests/*/test_*cuda*.c) \
     tests/model/test_exact.c tests/model/test_forward.c)
 CUDA_WATCHED := $(call test_names,$(wildcard tests/cuda_on_cpu/test_*.c tests/kernels/test_cuda_*.c) \
-    tests/model/test_cuda_steps.c tests/server/test_engine_cuda.c)
+    tests/model/test_cuda_steps.c $(wildcard tests/server/test_engine_cuda*.c))
 CUDA_TIER   := $(if $(SAN),cuda-on-cpu-$(subst $(comma),-,$(SAN)),cuda)
 
 NO_CUDA := CUDA is skipped: there is no nvcc on the PATH, and `make cuda-toolkit` was not asked
