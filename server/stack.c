@@ -312,21 +312,6 @@ static void say_progress(void *arg, size_t done, size_t total)
              (unsigned)(100.0 * (double)done / (double)total), budget_size(total, of));
 }
 
-/* Later there is at most what differs in its operations from what was recorded now. */
-static void log_recorded(const struct stack *s)
-{
-    const struct backend_recorded r = backend_recorded(s->backend);
-    char taken[24], reserve[24];
-    if (r.reserve == 0) return;
-    log_line(
-        r.full ? LOG_WARN : LOG_INFO,
-        "%u steps of decode are recorded as CUDA graphs, in %s of the %s set aside%s",
-        r.steps, budget_size(r.taken, taken), budget_size(r.reserve, reserve),
-        r.full ? ", where more had no room: steps of other sizes are slower, with the "
-                 "same bits"
-               : "");
-}
-
 static int load_model(struct stack *s, const struct options *o, struct err *err)
 {
     uint64_t said = clock_ns();
@@ -351,9 +336,7 @@ static int load_model(struct stack *s, const struct options *o, struct err *err)
     struct kv_shape shape = model_kv_shape(&s->config, o->kv_type);
     rc = settle_pool(s, o, err);
     if (rc == 0) rc = kv_pool_open(&s->kv, s->backend, &shape, s->budget.blocks, err);
-    if (rc == 0) rc = stack_warm(s, err);
-    if (rc == 0) log_recorded(s);
-    return rc;
+    return rc ? rc : stack_warm(s, err);
 }
 
 static int start_api(struct stack *s, const struct stack_options *o, struct err *err)
