@@ -79,7 +79,7 @@ libs_of  = $(foreach r,$(SEES_$1),$(if $(call src_of,$r),$(BUILD)/lib$r.a)) $(ST
 # Of a build without CUDA the tests of CUDA alone could only skip: `make test` runs them by
 # cuda-test, where there is an nvcc.
 tests_of = $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out \
-               $(if $(filter cpu,$(DEVICE)),tests/$1/test_cuda_% tests/$1/test_engine_cuda.c), \
+               $(if $(filter cpu,$(DEVICE)),tests/$1/test_cuda_% tests/$1/test_engine_cuda%), \
                $(wildcard tests/$1/test_*.c)))
 
 SERVER  := $(BUILD)/dormouse
@@ -231,7 +231,6 @@ e2e: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-
 
 storms: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready ## the long proofs of sleep: damage, faults, kills, many sleepers
 	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload or faults or tenants or storm"
-	$(if $(CUDA_HOME),@STORMS=1 $(MAKE) --no-print-directory CUDA=1 BUILD=build/cuda unit T=server/engine_cuda,@echo '$(NO_CUDA)')
 
 CHOSEN := $(if $(T),$(foreach t,$(T),$(BUILD)/tests/$(dir $t)test_$(notdir $t)),$(TESTS))
 unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program

@@ -65,6 +65,7 @@ struct backend_ops {
     // NULL where there is nothing to say:
     bool (*device_memory)(const struct backend *b, uint64_t *free_bytes);
     uint32_t (*decode_rows)(const struct backend *b, uint32_t n);
+    struct backend_recorded (*recorded)(const struct backend *b);
 };
 
 struct backend {

@@ -76,6 +76,11 @@ uint32_t backend_decode_rows(const struct backend *b, uint32_t n)
     return b->ops->decode_rows ? b->ops->decode_rows(b, n) : 0;
 }
 
+struct backend_recorded backend_recorded(const struct backend *b)
+{
+    return b->ops->recorded ? b->ops->recorded(b) : (struct backend_recorded){0};
+}
+
 int backend_copyq_open(struct backend *b, struct copyq **out, struct err *err)
 {
     return b->ops->copyq_open(b, out, err);

@@ -100,6 +100,8 @@ struct backend_options {
     // NULL: the best this CPU has; "portable", "avx2", "avx512" or "avx512bf16": that one
     const char *cpu_path;
     bool exact;  // CUDA: hold the promise above whatever a step's size, and be slower
+    // Of the model: what recorded steps may take is reckoned from them; 0: without a bound
+    uint32_t layers;
     struct backend_limits limits;
 };
 
@@ -117,6 +119,15 @@ bool backend_device_memory(const struct backend *b, uint64_t *free_bytes);
 /* A step in which each of n sequences computes one row costs as much as one of this many,
  * and its first one costs more than those after it; 0: neither is so. */
 uint32_t backend_decode_rows(const struct backend *b, uint32_t n);
+/* Steps that the backend has recorded to replay them, and device memory for them: what is to
+ * be set aside, and what the device was seen to give.  Where that is used up, or the device has
+ * none, other steps run as they are: slower, and with the same bits.  All 0: it records none. */
+struct backend_recorded {
+    size_t reserve, taken;
+    uint32_t steps;  // recorded now
+    bool full;       // no more are
+};
+struct backend_recorded backend_recorded(const struct backend *b);
 /* A queue (copyq.h) for copies between host memory and this backend's, beside its computing;
  * to be closed before the backend. */
 NODISCARD int backend_copyq_open(struct backend *b, struct copyq **out,

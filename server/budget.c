@@ -152,8 +152,9 @@ void budget_describe(const struct budget *b, char *buf, size_t cap)
         const char *name;
         uint64_t bytes;
     } parts[] = {{"weights", b->weights}, {"activations", b->activations},
-                 {"engine", b->engine},   {"KV pool", b->kv},
-                 {"tiers", b->tiers},     {"margin", b->margin}};
+                 {"graphs", b->graphs},   {"engine", b->engine},
+                 {"KV pool", b->kv},      {"tiers", b->tiers},
+                 {"margin", b->margin}};
     size_t n = 0;
     buf[0] = 0;
     for (size_t i = 0; i < ARRAY_LEN(parts) && n < cap; i++) {
@@ -209,7 +210,7 @@ static uint64_t choose(const struct budget *b, uint64_t left)
 int budget_fits(struct budget *b, struct err *err)
 {
     uint64_t fixed = add(add(b->weights, b->activations), add(b->engine, b->margin));
-    b->total = add(fixed, b->tiers);
+    b->total = add(add(fixed, b->graphs), b->tiers);
     b->kv = 0;
     if (b->total <= b->available) return 0;
     return refuse(

@@ -4,7 +4,7 @@
  * Device   where the backend computes in memory of its own, weights, activations and KV pool
  *          are one budget, of what that device has free, and what is left is the KV pool;
  *          engine, tiers and what the host reads are another, without a pool.
- * Rule     weights, activations, engine, KV pool, tiers and margin together fit what is
+ * Rule     weights, activations, graphs, engine, KV pool, tiers and margin together fit what is
  *          available: the least of the kernel's MemAvailable, of what every cgroup above
  *          this process has left, and of what RLIMIT_AS leaves.  Else it does not start.
  *          Memory of requests that are being read and answered comes out of the margin;
@@ -20,6 +20,7 @@ struct budget {
     /* set by the caller, in bytes but where said */
     uint64_t weights, engine, margin;
     uint64_t activations;    // and the backend's own scratch
+    uint64_t graphs;         // recorded steps
     uint64_t block_bytes;    // of one KV block
     uint64_t kv_bytes;       // asked for; 0: choose
     uint32_t kv_blocks;      // asked for, wins over kv_bytes; 0: see kv_bytes

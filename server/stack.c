@@ -119,6 +119,7 @@ static int open_backend(struct stack *s, const struct options *o, struct err *er
         .threads = o->threads,
         .cpu_path = o->cpu_path[0] ? o->cpu_path : NULL,
         .exact = o->exact,
+        .layers = s->config.layers,
         .limits = {.max_rows = o->step_tokens,
                    .max_seqs = o->max_running,
                    .max_blocks = (uint32_t)blocks,
@@ -205,6 +206,7 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
         .limit = b->limit,
         .weights = weights,
         .activations = compute_bytes(s, set),
+        .graphs = backend_recorded(s->backend).reserve,
         .engine = engine_bytes(&engine),
         .margin = set->margin,
         .block_bytes = kv_block_bytes(&shape),
@@ -236,7 +238,7 @@ static int settle_budget(struct stack *s, const struct stack_options *o,
 }
 
 /* On a device: weights, activations and workspaces lie there now, so that what they take is
- * known, and the pool gets what is left.  Recorded steps come out of the margin. */
+ * known, and the pool gets what is left. */
 static int settle_pool(struct stack *s, const struct options *set, struct err *err)
 {
     uint64_t left;

@@ -1,6 +1,7 @@
 #include "server/stack_warm.h"
 
 #include "server/clock.h"
+#include "server/log.h"
 
 #include <stdlib.h>
 
@@ -106,6 +107,20 @@ static int warm_prefill(struct stack *s, struct rows *r, uint32_t n, struct err 
     return rc;
 }
 
+static void log_recorded(const struct stack *s)
+{
+    const struct backend_recorded r = backend_recorded(s->backend);
+    char taken[24], reserve[24];
+    if (r.reserve == 0) return;
+    log_line(
+        r.full ? LOG_WARN : LOG_INFO,
+        "%u steps of decode are recorded as CUDA graphs, in %s of the %s set aside%s",
+        r.steps, budget_size(r.taken, taken), budget_size(r.reserve, reserve),
+        r.full ? ", where more had no room: steps of other sizes are slower, with the "
+                 "same bits"
+               : "");
+}
+
 int stack_warm(struct stack *s, struct err *err)
 {
     uint32_t rows = s->model.options.max_rows, most = s->budget.max_sequences;
@@ -123,6 +138,7 @@ int stack_warm(struct stack *s, struct err *err)
         n++;
     }
     free_rows(&r);
+    if (rc == 0) log_recorded(s);
     return rc;
 }
 

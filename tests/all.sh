@@ -6,7 +6,8 @@ passed=0 failed=0 skipped=0
 log=$(mktemp) && trap 'rm -f "$log" "$log.rc"' EXIT
 
 target() {
-    make --no-print-directory BUILD="$build" "$1"
+    # shellcheck disable=SC2086
+    make --no-print-directory BUILD="$build" $1
 }
 
 # part NAME COMMAND...: a part that closes with its own "N passed, N failed, N skipped".
@@ -31,6 +32,8 @@ check() {
 
 part "unit tests" target unit
 part "CUDA on the CPU" target cuda-test
+part "CUDA on the CPU, address and undefined behaviour" target "cuda-test SAN=address,undefined"
+part "CUDA on the CPU, threads" target "cuda-test SAN=thread"
 part "a CUDA server on the CPU" target cuda-e2e
 part "end-to-end tests" tests/e2e/run.sh "$build/dormouse"
 check tests/smoke.sh "$build/dormouse"

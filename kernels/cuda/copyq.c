@@ -15,12 +15,8 @@
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #define RUN_BYTES ((size_t)32 << 20)  // at which a run takes no more neighbours
-
-#define PIN_BYTES ((size_t)1 << 30)  // pinned in one call
-#define ARENAS    2
 
 #define PIECES 8  // of a train at most, so that each copy stays large
 #define TRAINS 4  // that have marks of their own
@@ -48,12 +44,6 @@ struct lane {
     uint64_t pushed, landed;       // copies
 };
 
-/* Host memory that was pinned chunk by chunk. */
-struct arena {
-    char *start;
-    size_t bytes;
-};
-
 struct copyq_cuda {
     struct copyq base;
     struct cuda *cuda;     // borrowed
@@ -63,7 +53,7 @@ struct copyq_cuda {
     cudaEvent_t marks[TRAINS][PIECES];  // train n's are at n % TRAINS
     uint64_t trains, arriving;          // that were sent; whose first piece has landed
     struct copyq *host;                 // within the host's memory
-    struct arena arenas[ARENAS];
+    struct cuda_arena arenas[CUDA_ARENAS];
 };
 
 static struct copyq_cuda *queue_of(struct copyq *q)
@@ -313,59 +303,18 @@ static bool readable(struct copyq *base, const void *p)
 
 static void *host_alloc(struct copyq *base, size_t bytes)
 {
-    void *p = NULL;
-    if (bytes == 0 || !cuda_enter(queue_of(base)->cuda)) return NULL;
-    if (cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess) return p;
-    (void)cudaGetLastError();
-    return NULL;
+    return cuda_pin(queue_of(base)->cuda, bytes);
 }
 
-/* In chunks: one call for all of it would hold the driver's locks for minutes.  What cannot
- * be pinned is given back. */
 static void *host_alloc_most(struct copyq *base, size_t bytes, size_t *got)
 {
     struct copyq_cuda *q = queue_of(base);
-    int i = 0;
-    while (i < ARENAS && q->arenas[i].start) i++;
-    if (i == ARENAS || bytes == 0) return NULL;
-    if (cudaSetDevice(q->cuda->device) != cudaSuccess) return NULL;
-    char *p =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return NULL;
-    size_t done = 0;
-    while (done < bytes) {
-        size_t n = bytes - done < PIN_BYTES ? bytes - done : PIN_BYTES;
-        if (cudaHostRegister(p + done, n, cudaHostRegisterDefault) != cudaSuccess)
-            break;
-        done += n;
-    }
-    if (done < bytes) {
-        (void)cudaGetLastError();
-        munmap(p + done, bytes - done);
-    }
-    if (done == 0) return NULL;
-    q->arenas[i] = (struct arena){p, done};
-    *got = done;
-    return p;
-}
-
-static bool free_arena(struct copyq_cuda *q, const void *p)
-{
-    for (int i = 0; i < ARENAS; i++) {
-        struct arena *a = &q->arenas[i];
-        if (!p || a->start != p) continue;
-        for (size_t at = 0; at < a->bytes; at += PIN_BYTES)
-            (void)cudaHostUnregister(a->start + at);
-        munmap(a->start, a->bytes);
-        *a = (struct arena){0};
-        return true;
-    }
-    return false;
+    return cuda_pin_most(q->cuda, q->arenas, bytes, got);
 }
 
 static void host_free(struct copyq *base, void *p)
 {
-    if (p && !free_arena(queue_of(base), p)) (void)cudaFreeHost(p);
+    cuda_unpin(queue_of(base)->arenas, p);
 }
 
 static void close_queue(struct copyq *base)

@@ -211,6 +211,7 @@ int cuda_open(struct backend **out, const char *name, const struct backend_optio
     c->base.threads = o->threads ? o->threads : cpus > 0 ? (uint32_t)cpus : 1;
     c->base.activation_bytes = sizeof(float);
     c->exact = o->exact;
+    cuda_graphs_open(c, o->layers);
 
     int rc = read_name(name, &c->device, err);
     if (rc == 0) rc = find_device(c, err);

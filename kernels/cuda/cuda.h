@@ -8,6 +8,7 @@
  *     result.c      what a step computes for the host
  *     graph.c       steps of decode, recorded once for each size and replayed
  *     copyq.c       copies between host and device beside the computing
+ *     pinned.c      host memory for them
  *     launch.h      the kernels (*.cu)
  *
  * Precision  activations are f32; a matrix in f16 or bf16 is multiplied with x rounded to its
@@ -112,6 +113,7 @@ struct cuda_graph {
     cudaGraphExec_t exec;
     struct cuda_op *ops;
     uint32_t n_ops;
+    size_t bytes;  // of device memory, as far as was seen
 };
 #define CUDA_GRAPHS 16
 
@@ -166,7 +168,8 @@ struct cuda {
     struct cuda_arrival arriving;
 
     struct cuda_graph graphs[CUDA_GRAPHS];
-    bool no_graphs;
+    size_t graph_reserve;  // bytes; SIZE_MAX: there is no bound
+    bool graphs_full;      // none is recorded any more
 
     // Loading:
     void *staging[CUDA_STAGINGS];
@@ -240,6 +243,8 @@ void cuda_results_forget(struct cuda *c);
 
 /* ---- graph.c ---- */
 
+void cuda_graphs_open(struct cuda *c, uint32_t layers);  // 0: without a bound
+struct backend_recorded cuda_recorded(const struct backend *b);
 /* The rows that the current step is padded to; 0: it is none of decode, or runs without. */
 uint32_t cuda_graph_rows(struct cuda *c);
 /* Run the listed step, whose input has been sent padded to `rows`. */
@@ -252,6 +257,22 @@ uint32_t cuda_decode_rows(const struct backend *b, uint32_t n);
 /* The step is lost, for the first such reason. */
 void cuda_fail(struct cuda *c, int rc, const char *why);
 extern const struct backend_ops cuda_ops;
+
+/* ---- pinned.c ---- */
+
+/* Host memory that was pinned chunk by chunk. */
+struct cuda_arena {
+    char *start;  // NULL: none
+    size_t bytes;
+};
+#define CUDA_ARENAS 2
+
+void *cuda_pin(struct cuda *c, size_t bytes);  // NULL: there is none
+/* As much as there is of so many bytes, *got, kept account of in one of CUDA_ARENAS; NULL:
+ * nothing.  In any thread, and while others use the backend. */
+void *cuda_pin_most(const struct cuda *c, struct cuda_arena *arenas, size_t bytes,
+                    size_t *got);
+void cuda_unpin(struct cuda_arena *arenas, void *p);  // either; NULL is fine
 
 /* ---- copyq.c ---- */
 

@@ -6,12 +6,22 @@
  * between two such steps lies in the input's arrays.  Any other step, one with more rows
  * than there are graphs for and one that copies a block are launched kernel by kernel.
  *
- * Recording allocates; who minds runs a step of each size before it matters.
+ * Recording allocates; who minds runs a step of each size before it matters.  What a graph takes
+ * of the device's memory is seen by what is free before and after, which others may change, too:
+ * so it decides nothing but whether more are recorded.
  */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* A graph takes about 10 KB of device memory a node in CUDA 12.8, as NVIDIA's own library counts
+ * it (github.com/NVIDIA/cccl, pull request 3768).  This much for each is set aside; the nodes
+ * are more than a step has, cuBLAS's included; and the driver takes memory in such pieces. */
+#define NODE_BYTES  ((size_t)16 << 10)
+#define LAYER_NODES 16  // of each layer
+#define STEP_NODES  16  // beside them
+#define PIECE_BYTES ((size_t)2 << 20)
 
 /* 1, 2, 4, 8, then in eights up to 32, then in thirty-twos: padding costs little, and the
  * CUDA_GRAPHS sizes that are kept reach 320 rows. */
@@ -47,11 +57,36 @@ uint32_t cuda_decode_rows(const struct backend *b, uint32_t n)
     return padded_rows(n, cuda_min(b->limits.max_rows, b->limits.max_seqs));
 }
 
+void cuda_graphs_open(struct cuda *c, uint32_t layers)
+{
+    uint32_t most = cuda_min(c->base.limits.max_rows, c->base.limits.max_seqs);
+    size_t nodes = (size_t)layers * LAYER_NODES + STEP_NODES, sizes = 0;
+    for (uint32_t n = 1; n <= most && sizes < CUDA_GRAPHS; sizes++)
+        n = padded_rows(n, most) + 1;
+    c->graph_reserve =
+        layers ? sizes * ALIGN_UP(nodes * NODE_BYTES, PIECE_BYTES) : SIZE_MAX;
+}
+
+struct backend_recorded cuda_recorded(const struct backend *b)
+{
+    const struct cuda *c = cuda_of((struct backend *)(uintptr_t)b);
+    struct backend_recorded r = {
+        .reserve = c->graph_reserve == SIZE_MAX ? 0 : c->graph_reserve,
+        .full = c->graphs_full,
+    };
+    for (int i = 0; i < CUDA_GRAPHS; i++) {
+        r.taken += c->graphs[i].bytes;
+        r.steps += c->graphs[i].exec != NULL;
+    }
+    return r;
+}
+
 uint32_t cuda_graph_rows(struct cuda *c)
 {
-    if (c->no_graphs || !repeats(c)) return 0;
+    if (!repeats(c)) return 0;
     uint32_t rows = cuda_decode_rows(&c->base, c->base.batch->n_rows);
-    return rows <= c->room && graph_of(c, rows) ? rows : 0;
+    const struct cuda_graph *g = rows <= c->room ? graph_of(c, rows) : NULL;
+    return g && (g->exec || !c->graphs_full) ? rows : 0;
 }
 
 static void forget(struct cuda_graph *g)
@@ -61,38 +96,51 @@ static void forget(struct cuda_graph *g)
     *g = (struct cuda_graph){0};
 }
 
-/* Whether a call of recording succeeded.  Where memory is lacking for it, steps run as they
- * are from now on; anything else is a failure of the device. */
+/* Whether a call of recording succeeded.  Where memory is lacking for it, no more is recorded;
+ * anything else is a failure of the device. */
 static bool recorded(struct cuda *c, cudaError_t e)
 {
     if (e != cudaErrorMemoryAllocation) return cuda_ok(c, e, "recording a step");
     (void)cudaGetLastError();
-    c->no_graphs = true;
+    c->graphs_full = true;
     return false;
 }
 
-/* Record what is listed, of which g keeps what decides whether it may be replayed. */
-static void record(struct cuda *c, struct cuda_graph *g, uint32_t rows)
+static size_t free_memory(struct cuda *c)
+{
+    size_t left = 0, total;
+    cuda_ok(c, cudaMemGetInfo(&left, &total), "recording a step");
+    return left;
+}
+
+/* Of what has been captured, in *exec with all the memory that it will need; also where it
+ * fails the caller has to destroy it. */
+static bool instantiate(struct cuda *c, cudaGraph_t graph, cudaGraphExec_t *exec)
+{
+    return recorded(c, cudaGraphInstantiate(exec, graph, 0)) &&
+           recorded(c, cudaGraphUpload(*exec, c->compute));
+}
+
+/* Record what is listed into g, which is empty. */
+static bool record(struct cuda *c, struct cuda_graph *g)
 {
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
-    if (!recorded(c, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeRelaxed)))
-        return;
-    cuda_run(c, rows, rows, true);
+    size_t before = free_memory(c), after = before;
+    if (c->dead ||
+        !recorded(c, cudaStreamBeginCapture(c->compute, cudaStreamCaptureModeRelaxed)))
+        return false;
+    cuda_run(c, g->rows, g->rows, true);
     // Also where that failed: a stream must not be left recording.
-    if (!recorded(c, cudaStreamEndCapture(c->compute, &graph))) return;
-    cudaError_t e = c->dead ? cudaSuccess : cudaGraphInstantiate(&exec, graph, 0);
+    if (!recorded(c, cudaStreamEndCapture(c->compute, &graph))) return false;
+    bool good = !c->dead && instantiate(c, graph, &g->exec);
     (void)cudaGraphDestroy(graph);
-    if (!recorded(c, e) || c->dead) return;
-    *g = (struct cuda_graph){.exec = exec, .ops = malloc(c->n_ops * sizeof *g->ops)};
-    if (!g->ops) {
-        forget(g);
-        c->no_graphs = true;
-        return;
-    }
+    if (good) after = free_memory(c);
+    g->bytes = before > after ? before - after : 0;
+    g->ops = good && !c->dead ? malloc(c->n_ops * sizeof *g->ops) : NULL;
+    if (!g->ops) return false;
     memcpy(g->ops, c->ops, c->n_ops * sizeof *g->ops);
     g->n_ops = c->n_ops;
-    g->rows = rows;
+    return cuda_recorded(&c->base).taken <= c->graph_reserve;
 }
 
 static bool same(const struct cuda *c, const struct cuda_graph *g)
@@ -108,9 +156,13 @@ void cuda_graph_run(struct cuda *c, uint32_t rows)
         cuda_ok(c, cudaGraphLaunch(g->exec, c->compute), "launching a step");
         return;
     }
-    forget(g);
     cuda_run(c, rows, rows, true);
-    if (!c->dead) record(c, g, rows);
+    if (c->graphs_full || c->dead) return;
+    forget(g);
+    g->rows = rows;
+    if (record(c, g)) return;
+    c->graphs_full = true;
+    forget(g);
 }
 
 void cuda_graphs_close(struct cuda *c)

@@ -334,4 +334,5 @@ const struct backend_ops cuda_ops = {
     .copyq_open = cuda_copyq_open,
     .device_memory = device_memory,
     .decode_rows = cuda_decode_rows,
+    .recorded = cuda_recorded,
 };

@@ -8,6 +8,7 @@
 struct CUgraphExec_st {
     struct operation **node;
     unsigned n;
+    size_t bytes;  // of the device's memory
 };
 
 static unsigned n_capturing;  // streams
@@ -154,8 +155,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g,
     (void)flags;
     ENTER();
     if (!out || !g) LEAVE(cudaErrorInvalidValue);
+    if (!memory_take(g->n * node_bytes)) LEAVE(cudaErrorMemoryAllocation);
     struct CUgraphExec_st *x = raw_alloc(sizeof *x);
     x->n = g->n;
+    x->bytes = g->n * node_bytes;
     x->node = raw_alloc(x->n * sizeof *x->node);
     wire(x->node, g->node, x->n);
     *out = x;
@@ -167,9 +170,19 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
     ENTER();
     if (!x) LEAVE(cudaErrorInvalidValue);
     for (unsigned i = x->n; i-- > 0;) operation_unref(x->node[i]);
+    memory_give(x->bytes);
     raw_free(x->node);
     raw_free(x);
     LEAVE(cudaSuccess);
+}
+
+/* What it takes of the device it has taken already. */
+cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t stream)
+{
+    ENTER();
+    struct CUstream_st *s = stream_of(stream);
+    if (!x) LEAVE(cudaErrorInvalidValue);
+    LEAVE(s->capture ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
 }
 
 /* An update may change arguments, never what is done or its order. */

@@ -51,8 +51,11 @@ uint64_t random_below(uint64_t n);
     } while (0)
 
 /* ---- memory.c ---- */
-extern size_t device_capacity, pinned_capacity;
+extern size_t device_capacity, pinned_capacity, node_bytes;
 void memory_open(void);
+/* So many bytes of the device's memory that nobody sees; false: there are not so many. */
+bool memory_take(size_t n);
+void memory_give(size_t n);
 int memory_free_all(void);  // answers how many were there
 bool memory_is_device_space(const void *p);
 /* Whether [p, p+n) lies within one live device allocation, or one pinned range. */

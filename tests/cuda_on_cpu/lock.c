@@ -51,6 +51,11 @@ void standin_memory(size_t device_bytes, size_t pinned_bytes)
     pinned_capacity = pinned_bytes;
 }
 
+void standin_node_memory(size_t bytes)
+{
+    node_bytes = bytes;
+}
+
 static void add_fault(const char *call, unsigned nth, int error)
 {
     for (unsigned i = 0; i < MAX_FAULTS; i++) {
@@ -156,6 +161,7 @@ static void open_once(void)
                          number_setting("STANDIN_SEED", 0));
     device_capacity = number_setting("STANDIN_DEVICE_MEMORY", device_capacity);
     pinned_capacity = number_setting("STANDIN_PINNED_MEMORY", pinned_capacity);
+    node_bytes = number_setting("STANDIN_NODE_MEMORY", node_bytes);
     fail_setting();
     if (getenv("STANDIN_COUNTS")) atexit(write_counts);
 }

@@ -17,6 +17,7 @@ enum { MAX_RANGES = 4096, MAX_VARIABLES = 256, PAGE = 4096, UNIT = 512 };
 static const size_t SPACE = (size_t)64 << 30;
 
 size_t device_capacity = (size_t)1 << 30, pinned_capacity = (size_t)4 << 30;
+size_t node_bytes = (size_t)10 << 10;
 
 /* The space as the host sees it; the bytes lie SPACE beyond. */
 static char *space;
@@ -215,7 +216,25 @@ void memory_shift_argument(const char *kernel, unsigned argument, void *bytes, s
 
 static size_t charge(size_t n)  // what a device takes for n bytes
 {
-    return (n + UNIT - 1) & ~(size_t)(UNIT - 1);
+    return n > SPACE ? n : (n + UNIT - 1) & ~(size_t)(UNIT - 1);
+}
+
+bool memory_take(size_t n)
+{
+    if (counts.device_used > device_capacity ||
+        n > device_capacity - counts.device_used) {
+        counts.device_wanted = counts.device_used + n;
+        return false;
+    }
+    counts.device_used += n;
+    if (counts.device_used > counts.device_peak)
+        counts.device_peak = counts.device_used;
+    return true;
+}
+
+void memory_give(size_t n)
+{
+    counts.device_used -= n;
 }
 
 cudaError_t cudaMalloc(void **out, size_t n)
@@ -224,9 +243,7 @@ cudaError_t cudaMalloc(void **out, size_t n)
     if (!out) LEAVE(cudaErrorInvalidValue);
     *out = NULL;
     if (!n) LEAVE(cudaSuccess);
-    size_t left = device_capacity - counts.device_used;
-    if (counts.device_used > device_capacity || n > left || charge(n) > left ||
-        n_allocations == MAX_RANGES)
+    if (n_allocations == MAX_RANGES || !memory_take(charge(n)))
         LEAVE(cudaErrorMemoryAllocation);
     size_t span = (n + 256 + PAGE - 1) & ~(size_t)(PAGE - 1);
     if (space_used + span + 2 * PAGE > SPACE)
@@ -236,8 +253,11 @@ cudaError_t cudaMalloc(void **out, size_t n)
     a->span = span;
     a->n = n;
     a->p = a->base + span - ((n + 255) & ~(size_t)255);
-    if (mprotect(a->base + SPACE, span, PROT_READ | PROT_WRITE))
+    if (mprotect(a->base + SPACE, span, PROT_READ | PROT_WRITE)) {
+        memory_give(charge(n));
         LEAVE(cudaErrorMemoryAllocation);
+    }
+    madvise(a->base + SPACE, span, MADV_HUGEPAGE);  // is filled quicker
     a->live = true;
     n_allocations++;
     space_used += span + PAGE;
@@ -248,9 +268,6 @@ cudaError_t cudaMalloc(void **out, size_t n)
         __asan_poison_memory_region(bytes + n, (size_t)(end - (bytes + n)));
     }
     counts.allocs++;
-    counts.device_used += charge(n);
-    if (counts.device_used > counts.device_peak)
-        counts.device_peak = counts.device_used;
     *out = a->p;
     LEAVE(cudaSuccess);
 }
@@ -259,7 +276,7 @@ static void release(struct allocation *a)
 {
     memset(device_windows, 0, sizeof device_windows);
     a->live = false;
-    counts.device_used -= charge(a->n);
+    memory_give(charge(a->n));
     counts.frees++;
     if (ASAN) __asan_poison_memory_region(a->base + SPACE, a->span);
     madvise(a->base + SPACE, a->span, MADV_DONTNEED);
@@ -289,8 +306,11 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 
 static bool may_pin(size_t n)
 {
-    return counts.pinned_used <= pinned_capacity &&
-           n <= pinned_capacity - counts.pinned_used && n_pinned < MAX_RANGES;
+    if (counts.pinned_used <= pinned_capacity &&
+        n <= pinned_capacity - counts.pinned_used)
+        return n_pinned < MAX_RANGES;
+    counts.pinned_wanted = counts.pinned_used + n;
+    return false;
 }
 
 static void pin(void *p, size_t n, bool ours)
@@ -307,6 +327,7 @@ cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags)
     *out = NULL;
     void *p = NULL;
     if (!may_pin(n) || posix_memalign(&p, PAGE, n)) LEAVE(cudaErrorMemoryAllocation);
+    madvise(p, n & ~(size_t)(PAGE - 1), MADV_HUGEPAGE);
     raw_fill(p, 0xff, n);
     pin(p, n, true);
     *out = p;
@@ -370,6 +391,7 @@ int memory_free_all(void)
             left++;
             release(&allocations[i]);
         }
+    left += counts.device_used > 0;  // of graphs
     n_allocations = 0;
     if (space_used > SPACE / 2) space_used = 0;
     while (n_pinned)

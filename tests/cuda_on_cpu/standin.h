@@ -9,8 +9,8 @@
  *
  * Without a call the environment steers.  STANDIN_STREAMS = eager | lazy | random,
  * STANDIN_THREADS = forward | reverse | shuffled, STANDIN_SEED = number,
- * STANDIN_DEVICE_MEMORY and STANDIN_PINNED_MEMORY = bytes, STANDIN_FAIL = CALL:N or
- * CALL:N:ERROR (see standin_fail), STANDIN_KERNELS = libraries of translated kernels with
+ * STANDIN_DEVICE_MEMORY, STANDIN_PINNED_MEMORY and STANDIN_NODE_MEMORY = bytes, STANDIN_FAIL
+ * = CALL:N or CALL:N:ERROR (see standin_fail), STANDIN_KERNELS = libraries of translated kernels with
  * colons between (default: kernels.so beside libcudart.so.13), STANDIN_COUNTS = a file that
  * gets the counts, one `name value` a line, when the program ends.
  */
@@ -45,14 +45,18 @@ struct standin_counts {
         pageable_async;  // asynchronous copies from or to memory that is not pinned
     uint64_t syncs, allocs, frees, gemms, graph_launches;
     uint64_t device_used, device_peak, pinned_used;  // bytes
+    // With so much in all, what was refused last would have been there; 0: nothing was.
+    uint64_t device_wanted, pinned_wanted;
 };
 
 /* A fresh device: everything freed, errors, faults and counts forgotten.  Answers how
- * many allocations, device or pinned, were still there: leaks. */
+ * many allocations, device or pinned, and graphs were still there: leaks. */
 STANDIN_API int standin_reset(void);
 STANDIN_API void standin_schedule(enum standin_streams s, enum standin_threads t,
                                   uint64_t seed);
 STANDIN_API void standin_memory(size_t device_bytes, size_t pinned_bytes);
+/* What each node of an executable graph takes of the device's memory. */
+STANDIN_API void standin_node_memory(size_t bytes);
 
 /* The nth call from now (1: the next) of `call` fails with `error`, a cudaError_t.  Call
  * is a function's name; "any", every call that can fail on a healthy device; or

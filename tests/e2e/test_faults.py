@@ -3,11 +3,10 @@ Through the threads that read and write (`ssd_io = threads`), which a preloaded 
 reach; what a ring brings is made to fail in tests/offload/test_ssd_faults.c."""
 import os
 import re
-import subprocess
 
 import pytest
 
-from server import Server
+from server import Server, preload
 from sleepers import (storm, BLOCK, LAZY, Cold, ask, cached, prompt_of, tiers, wait_copied,
                       wait_slots)
 
@@ -26,11 +25,7 @@ def cold():
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    out = tmp_path_factory.mktemp("fault") / "fault_io.so"
-    source = os.path.join(os.path.dirname(__file__), "fault_io.c")
-    subprocess.run([os.environ.get("CC", "cc"), "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-O1",
-                    "-shared", "-fPIC", "-o", out, source, "-ldl"], check=True)
-    return out
+    return preload("fault_io.c", tmp_path_factory.mktemp("fault"))
 
 
 class Faults:
@@ -38,8 +33,7 @@ class Faults:
 
     def __init__(self, folder, library):
         self.control, self.serial = folder / "faults", 0
-        self.env = {"LD_PRELOAD": str(library), "FAULT_IO": str(self.control),
-                    "ASAN_OPTIONS": "verify_asan_link_order=0"}
+        self.env = {**library, "FAULT_IO": str(self.control)}
         self.set("none")
 
     def set(self, kind, at=0, count=1):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from raw import exchange, statuses, wait_for
-from server import PROGRAM, Server, collect, model_dir, together
+from server import PROGRAM, Server, collect, model_dir, preload, together
 
 KEY = "k" * 20 + "-0123456789-right"
 CHAT = "/v1/chat/completions"
@@ -38,6 +38,18 @@ def test_sigterm_ends_a_running_stream_by_a_last_frame():
     thread.join()
     assert got["text"].startswith("ABCDEF")
     assert got["error"] or got["finish_reason"]
+
+
+def test_loading_says_how_far_it_is(tmp_path):
+    server = Server("tiny-smollm2", wait=False, env=preload("fast_clock.c", tmp_path))
+    try:
+        assert wait_for(lambda: "weights loaded" in server.log())
+        shares = re.findall(r"loading weights: (\d+) % of [\d.]+ [KM]iB\n", server.log())
+        shares = [int(s) for s in shares]
+        assert len(shares) > 1 and shares == sorted(shares) and shares[-1] <= 100, server.log()
+    finally:
+        server.process.kill()
+        server.process.wait()
 
 
 def test_sigterm_lets_a_short_stream_end_by_itself():

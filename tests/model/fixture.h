@@ -72,6 +72,7 @@ static inline bool fixture_open(struct fixture *f, const struct fixture_options 
         .exact = cuda && strcmp(o->cpu_path, "cuda-exact") == 0,
         .limits = {o->max_rows, FIXTURE_MAX_SEQS, o->n_blocks * FIXTURE_MAX_SEQS,
                    c.head_dim, c.q_heads, model_widest_input(&c)},
+        .layers = c.layers,
     };
     int rc = backend_open(&f->backend, cuda ? "cuda" : "cpu", &b, &err);
     if (rc == -ENODEV) return false;

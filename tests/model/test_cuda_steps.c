@@ -25,7 +25,7 @@ static void open_model(struct fixture *f)
         print_message("skipped: this machine or build has no CUDA\n");
         skip();
     }
-    if (!standin_count) {
+    if (!standin_node_memory) {
         fixture_close(f);
         print_message("skipped: a real device does not count its calls\n");
         skip();
@@ -213,6 +213,52 @@ static void a_step_for_whose_recording_memory_is_lacking_runs_as_it_is(void **st
     standin_reset();
 }
 
+/* Of one, two, four and five sequences, twice each: so often was a graph launched.  Of five
+ * rows the last logits. */
+static uint64_t decode_sizes(struct fixture *f, float *logits)
+{
+    static const uint32_t sizes[] = {1, 2, 4, 5};
+    struct standin_counts before, after;
+    standin_count(&before);
+    for (int i = 0; i < 8; i++) {
+        for (uint32_t s = 0; s < sizes[i / 2]; s++)
+            step_add(f, &tables[s], ids, 0, 1, 0);
+        memcpy(logits, step_run(f), 5 * f->model.config.vocab * sizeof *logits);
+    }
+    standin_count(&after);
+    return after.graph_launches - before.graph_launches;
+}
+
+static void
+what_is_set_aside_for_recorded_steps_is_kept_and_no_bit_depends_on_it(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const size_t node = 1024;
+    standin_node_memory(node);
+    open_model(&f);
+    size_t n = 5 * f.model.config.vocab;
+    float *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
+    assert_int_equal(decode_sizes(&f, want), 4);
+    struct backend_recorded r = backend_recorded(f.backend);
+    assert_true(r.steps == 4 && !r.full && r.taken <= r.reserve);
+    size_t nodes = r.taken / 4 / node;
+    assert_true(nodes > 10);
+    close_model(&f);
+
+    standin_node_memory(r.reserve * 2 / 5 / nodes);  // two find room
+    open_model(&f);
+    assert_int_equal(decode_sizes(&f, got), 2);
+    r = backend_recorded(f.backend);
+    assert_true(r.steps == 2 && r.full && r.taken <= r.reserve);
+    assert_memory_equal(got, want, n * sizeof *got);
+    free(want);
+    free(got);
+    close_model(&f);
+    standin_node_memory(10 * node);
+    assert_int_equal(standin_reset(), 0);
+}
+
 static void a_recording_that_fails_is_a_failure_of_the_device(void **state)
 {
     (void)state;
@@ -242,6 +288,8 @@ int main(void)
         cmocka_unit_test(a_recorded_step_serves_no_other_pool),
         cmocka_unit_test(the_first_failure_is_the_last_step_and_says_what_failed),
         cmocka_unit_test(a_step_for_whose_recording_memory_is_lacking_runs_as_it_is),
+        cmocka_unit_test(
+            what_is_set_aside_for_recorded_steps_is_kept_and_no_bit_depends_on_it),
         cmocka_unit_test(a_recording_that_fails_is_a_failure_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,10 +53,9 @@ static inline uint32_t either(uint32_t given, uint32_t otherwise)
 }
 
 /* Two tenants; names as they will be after a restart. */
-static inline void world_open_store(struct world *w, const struct world_options *o,
-                                    uint32_t running)
+static inline int world_open_store(struct world *w, const struct world_options *o,
+                                   uint32_t running, struct err *err)
 {
-    struct err err = {""};
     uint64_t free_bytes;
     struct tiers_options t = {
         .kv = &w->kv,
@@ -75,21 +74,24 @@ static inline void world_open_store(struct world *w, const struct world_options 
         t.policy.residency = t.policy.keep_for = 0;
         t.policy.overlap_gain = 0;  // wherever it can be
     }
-    assert_int_equal(crypto_open(&err), 0);
+    assert_int_equal(crypto_open(err), 0);
     for (uint32_t i = 0; i < 2; i++) {
         const char *name = i ? "bea" : "ada";
         block_key_derive(&w->tenants[i].key, &t.fingerprint, name, 3);
         w->tenants[i].number = block_tenant(name);
     }
-    if (tiers_open(&w->tiers, &t, &err) < 0) fail_msg("%s", err.msg);
+    int rc = tiers_open(&w->tiers, &t, err);
+    if (rc < 0) return rc;
     /* Loading is always cheaper, so that what is there is loaded. */
     cost_set_prefill(w->tiers.cost, 1e9, 0);
     if (o->meddle) o->meddle(&w->tiers);
+    return 0;
 }
 
-static inline void world_open(struct world *w, const struct world_options *o)
+/* For who expects a refusal: then, too, the world is to be closed. */
+static inline int world_try_open(struct world *w, const struct world_options *o,
+                                 struct err *err)
 {
-    struct err err = {""};
     char dir[256];
     snprintf(dir, sizeof dir, "%s%s", *o->model == '/' ? "" : "tests/golden/models/",
              o->model);
@@ -98,21 +100,22 @@ static inline void world_open(struct world *w, const struct world_options *o)
     struct model_options mo = {rows, either(o->max_logits, running), {0}};
     struct model_config c;
     *w = (struct world){0};
-    assert_int_equal(model_config_load(&c, dir, &err), 0);
+    assert_int_equal(model_config_load(&c, dir, err), 0);
     struct backend_options bo = {
         .threads = 1,
         .limits = {rows, running, running * kv_blocks_for(context), c.head_dim,
                    c.q_heads, model_widest_input(&c)},
+        .layers = c.layers,
     };
-    const char *device = o->device ? o->device : "cpu";
-    if (backend_open(&w->backend, device, &bo, &err) < 0) fail_msg("%s", err.msg);
-    assert_int_equal(safetensors_open_dir(&w->set, dir, &err), 0);
-    assert_int_equal(model_open(&w->model, w->backend, &c, w->set, &mo, &err), 0);
     struct kv_shape shape = model_kv_shape(&c, o->f16 ? DTYPE_F16 : DTYPE_F32);
-    assert_int_equal(kv_pool_open(&w->kv, w->backend, &shape, blocks, &err), 0);
-    assert_int_equal(tokenizer_open_dir(&w->tokenizer, dir, &err), 0);
-    assert_int_equal(metrics_open(&w->metrics, "tiny", &err), 0);
-    if (o->keeps) world_open_store(w, o, running);
+    int rc = backend_open(&w->backend, o->device ? o->device : "cpu", &bo, err);
+    if (rc == 0) rc = safetensors_open_dir(&w->set, dir, err);
+    if (rc == 0) rc = model_open(&w->model, w->backend, &c, w->set, &mo, err);
+    if (rc == 0) rc = kv_pool_open(&w->kv, w->backend, &shape, blocks, err);
+    if (rc == 0) rc = tokenizer_open_dir(&w->tokenizer, dir, err);
+    if (rc == 0) rc = metrics_open(&w->metrics, "tiny", err);
+    if (rc == 0 && o->keeps) rc = world_open_store(w, o, running, err);
+    if (rc < 0) return rc;
     struct engine_options eo = {
         .store = w->tiers.store,
         .cost = w->tiers.cost,
@@ -133,9 +136,14 @@ static inline void world_open(struct world *w, const struct world_options *o)
         .max_wait_ms = either(o->max_wait_ms, 600000),
         .stall_ms = either(o->stall_ms, 600000),
     };
-    int rc = engine_open(&w->engine, &eo, &err);
-    if (rc < 0) fail_msg("%s", err.msg);
-    if (!o->stopped) assert_int_equal(engine_start(w->engine, &err), 0);
+    rc = engine_open(&w->engine, &eo, err);
+    return rc < 0 || o->stopped ? rc : engine_start(w->engine, err);
+}
+
+static inline void world_open(struct world *w, const struct world_options *o)
+{
+    struct err err = {""};
+    if (world_try_open(w, o, &err) < 0) fail_msg("%s", err.msg);
 }
 
 static inline void world_close(struct world *w)

@@ -44,6 +44,24 @@ static void the_default_is_a_quarter_but_at_most_two_gibibytes(void **state)
     assert_int_equal(b.blocks, (4 * GIB - 257 * MIB) / 4 / (360 * 1024));
 }
 
+static void recorded_steps_have_a_line_of_their_own(void **state)
+{
+    (void)state;
+    struct err err;
+    char text[256];
+    struct budget b = smollm2(4 * GIB);
+    b.whole = true;
+    assert_int_equal(budget_plan(&b, &err), 0);
+    uint64_t without = b.kv;
+    b.graphs = 72 * MIB;
+    assert_int_equal(budget_plan(&b, &err), 0);
+    assert_int_equal(b.total,
+                     b.weights + b.activations + b.graphs + b.engine + b.margin + b.kv);
+    assert_in_range(without - b.kv, 72 * MIB - b.block_bytes, 72 * MIB + b.block_bytes);
+    budget_describe(&b, text, sizeof text);
+    assert_non_null(strstr(text, "activations 10.0 MiB, graphs 72.0 MiB, engine"));
+}
+
 static void the_default_holds_one_conversation_or_what_fits_of_it(void **state)
 {
     (void)state;
@@ -215,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_default_is_a_quarter_but_at_most_two_gibibytes),
+        cmocka_unit_test(recorded_steps_have_a_line_of_their_own),
         cmocka_unit_test(the_default_holds_one_conversation_or_what_fits_of_it),
         cmocka_unit_test(a_tiny_model_does_not_take_more_than_it_can_use),
         cmocka_unit_test(what_does_not_fit_is_refused_and_every_part_named),
