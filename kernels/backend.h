@@ -45,7 +45,8 @@ struct backend_ops {
     void (*matmul)(struct backend *b, struct buffer *y, const struct matrix *m,
                    const struct buffer *x);
     void (*rope_store)(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
-                       uint32_t layer, const struct attention_shape *s);
+                       uint32_t layer, const struct attention_shape *s,
+                       const struct qk_norm *norm);
     void (*attention)(struct backend *b, struct buffer *out, const struct buffer *qkv,
                       const struct kv_pool_mem *kv, uint32_t layer,
                       const struct attention_shape *s);

@@ -86,6 +86,12 @@ struct attention_shape {
     float scale;      // usually 1 / sqrt(head_dim)
 };
 
+/* RMSNorm of each query head and each key head by itself, as Qwen3 has it. */
+struct qk_norm {
+    const float *q, *k;  // (head_dim) for all query heads, for all key heads
+    float eps;
+};
+
 struct backend_limits {
     uint32_t max_rows;    // of one batch
     uint32_t max_seqs;    // of one batch
@@ -195,10 +201,12 @@ void backend_add_rmsnorm(struct backend *b, struct buffer *y, struct buffer *x,
 void backend_matmul(struct backend *b, struct buffer *y, const struct matrix *m,
                     const struct buffer *x);
 
-/* qkv(n_rows, (q_heads + 2 kv_heads) * head_dim): rotate q in place (HF's halves), rotate
- * k, and write k and v of each row into its block of `layer`. */
+/* qkv(n_rows, (q_heads + 2 kv_heads) * head_dim): norm the heads of q and k where norm is not
+ * NULL, rotate q in place (HF's halves), rotate k, and write k and v of each row into its
+ * block of `layer`. */
 void backend_rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
-                        uint32_t layer, const struct attention_shape *s);
+                        uint32_t layer, const struct attention_shape *s,
+                        const struct qk_norm *norm);
 
 /* out(n_rows, q_heads * head_dim): causal paged attention of every row over positions
  * 0..pos of its sequence (those within the window), from the block pool. */

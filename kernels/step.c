@@ -182,10 +182,11 @@ static bool check_heads(struct backend *b, const struct kv_pool_mem *kv, uint32_
 }
 
 void backend_rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
-                        uint32_t layer, const struct attention_shape *s)
+                        uint32_t layer, const struct attention_shape *s,
+                        const struct qk_norm *norm)
 {
     if (in_step(b, "rope_store") && check_heads(b, kv, layer, s, qkv)) {
-        b->ops->rope_store(b, qkv, kv, layer, s);
+        b->ops->rope_store(b, qkv, kv, layer, s, norm);
     }
 }
 

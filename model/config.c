@@ -1,9 +1,10 @@
 /* config.c - config.json and generation_config.json as one checked value.
  *
  * What a file leaves out is as the architecture's configuration class in transformers
- * has it.  A sliding window is Mistral's: Llama's class has no such field, and ignores
- * it.  The upper bounds are far above any model, and low enough that no product of them
- * that sizes memory can overflow 64 bits.
+ * has it, and a field that the class does not have is ignored: Llama's has no sliding
+ * window, and Qwen3's has one only where use_sliding_window says so.  The upper bounds are
+ * far above any model, and low enough that no product of them that sizes memory can
+ * overflow 64 bits.
  */
 #include "model/config.h"
 
@@ -11,6 +12,7 @@
 #include "model/file_map.h"
 
 #include <float.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,11 +27,54 @@ static const struct architecture {
     const char *name, *model_type;
     uint32_t context;   // default of max_position_embeddings
     uint32_t kv_heads;  // default of num_key_value_heads; 0: one for each query head
-    bool biases, windowed;  // has attention_bias and mlp_bias; has sliding_window
+    uint32_t head_dim;  // default; 0: hidden_size over the heads
+    int32_t bos, eos;   // default, where the vocabulary has them; -1: none
+    bool attention_bias, mlp_bias, sliding_window, use_sliding_window;  // fields it has
+    bool qk_norm;
 } architectures[] = {
-    {"LlamaForCausalLM", "llama", 2048, 0, true, false},
-    {"MistralForCausalLM", "mistral", 131072, 8, false, true},
+    {
+        .name = "LlamaForCausalLM",
+        .model_type = "llama",
+        .context = 2048,
+        .bos = 1,
+        .eos = 2,
+        .attention_bias = true,
+        .mlp_bias = true,
+    },
+    {
+        .name = "MistralForCausalLM",
+        .model_type = "mistral",
+        .context = 131072,
+        .kv_heads = 8,
+        .bos = 1,
+        .eos = 2,
+        .sliding_window = true,
+    },
+    {
+        .name = "Qwen3ForCausalLM",
+        .model_type = "qwen3",
+        .context = 32768,
+        .kv_heads = 32,
+        .head_dim = 128,
+        .bos = -1,
+        .eos = -1,
+        .attention_bias = true,
+        .use_sliding_window = true,
+        .qk_norm = true,
+    },
 };
+
+/* "A, B and C" */
+static void list_architectures(char *out, size_t cap)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(architectures) && n < cap; i++) {
+        const char *between = i == 0                              ? ""
+                              : i + 1 == ARRAY_LEN(architectures) ? " and "
+                                                                  : ", ";
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", between, architectures[i].name);
+    }
+}
 
 static const struct architecture *
 read_architecture(struct fields *f, struct json_value root, struct model_config *c)
@@ -54,17 +99,18 @@ read_architecture(struct fields *f, struct json_value root, struct model_config 
                           "is \"%s\"; expected \"%s\" with architecture %s", type,
                           a->model_type, a->name);
         strcpy(c->architecture, a->name);
+        c->qk_norm = a->qk_norm;
         return a;
     }
     size_t n;
     const char *raw = json_raw(i.value, &n);
     n -= 2;  // without its quotes
+    char all[128];
+    list_architectures(all, sizeof all);
     if (f->rc == 0)
-        f->rc =
-            err_set(f->err, -EINVAL,
-                    "%s: architecture %.*s is not supported; supported are %s and %s",
-                    f->path, (int)(n < 64 ? n : 64), raw + 1, architectures[0].name,
-                    architectures[1].name);
+        f->rc = err_set(f->err, -EINVAL,
+                        "%s: architecture %.*s is not supported; supported are %s",
+                        f->path, (int)(n < 64 ? n : 64), raw + 1, all);
     return NULL;
 }
 
@@ -90,14 +136,15 @@ static void read_sizes(struct fields *f, struct json_value root,
                       "is %u; expected a multiple of num_key_value_heads, which is %u",
                       c->q_heads, c->kv_heads);
 
-    if (!fields_present(root, "head_dim") && c->hidden % c->q_heads != 0)
+    bool divided = !fields_present(root, "head_dim") && a->head_dim == 0;
+    if (divided && c->hidden % c->q_heads != 0)
         fields_refuse(
             f, "hidden_size",
             "is %u; without head_dim, a multiple of the %u attention heads is "
             "expected",
             c->hidden, c->q_heads);
-    c->head_dim =
-        fields_size(f, root, "head_dim", c->hidden / c->q_heads, 1, MAX_HEAD_DIM);
+    uint32_t head_dim = a->head_dim > 0 ? a->head_dim : c->hidden / c->q_heads;
+    c->head_dim = fields_size(f, root, "head_dim", head_dim, 1, MAX_HEAD_DIM);
     if (c->head_dim % 2 != 0 || c->head_dim == 0 || c->head_dim > MAX_HEAD_DIM)
         fields_refuse(f, "head_dim", "is %u; expected an even number from 2 to %u",
                       c->head_dim, MAX_HEAD_DIM);
@@ -111,7 +158,7 @@ static void read_sizes(struct fields *f, struct json_value root,
 /* layer_types, where present, must say one thing about all layers, and the same as
  * sliding_window does. */
 static void read_layer_types(struct fields *f, struct json_value root,
-                             const struct architecture *a, struct model_config *c)
+                             struct model_config *c)
 {
     struct json_value types = json_get(root, "layer_types");
     if (!fields_present(root, "layer_types")) return;
@@ -133,12 +180,10 @@ static void read_layer_types(struct fields *f, struct json_value root,
             full, sliding, c->layers - full - sliding);
         return;
     }
-    bool given = a->windowed && fields_present(root, "sliding_window") && c->window > 0;
-    if (full > 0 && given)
+    if (full > 0 && c->window > 0)
         fields_refuse(f, "layer_types",
                       "is full_attention for all layers, where sliding_window is %u",
                       c->window);
-    if (full > 0) c->window = 0;
     if (sliding > 0 && c->window == 0)
         fields_refuse(
             f, "layer_types",
@@ -163,14 +208,17 @@ static void read_features(struct fields *f, struct json_value root,
             method);
     }
     c->tied = fields_bool(f, root, "tie_word_embeddings", false);
-    if (a->biases) {
+    if (a->attention_bias)
         c->attention_bias = fields_bool(f, root, "attention_bias", false);
-        c->mlp_bias = fields_bool(f, root, "mlp_bias", false);
-    }
-    if (a->windowed) {
+    if (a->mlp_bias) c->mlp_bias = fields_bool(f, root, "mlp_bias", false);
+    if (a->sliding_window)
         c->window = fields_size(f, root, "sliding_window", 0, 0, INT32_MAX);
-    }
-    read_layer_types(f, root, a, c);
+    if (a->use_sliding_window && fields_bool(f, root, "use_sliding_window", false))
+        fields_refuse(f, "use_sliding_window",
+                      "is true; supported with architecture %s is false, full "
+                      "attention in all layers",
+                      a->name);
+    read_layer_types(f, root, c);
 }
 
 static void read_dtype(struct fields *f, struct json_value root, struct model_config *c)
@@ -237,31 +285,35 @@ static void read_ids(struct fields *f, struct json_value root, struct model_conf
         c->bos = read_id(f, json_get(root, "bos_token_id"), "bos_token_id", c);
 }
 
-/* Both classes begin with 1 and end with 2 where neither file has the field. */
+/* The class has its own where neither file has the field. */
 static void default_ids(struct json_value root, struct json_value generation,
-                        struct model_config *c)
+                        const struct architecture *a, struct model_config *c)
 {
     if (!json_exists(json_get(root, "bos_token_id")) &&
-        !json_exists(json_get(generation, "bos_token_id")) && c->vocab > 1)
-        c->bos = 1;
+        !json_exists(json_get(generation, "bos_token_id")) &&
+        a->bos < (int32_t)c->vocab)
+        c->bos = a->bos;
     if (!json_exists(json_get(root, "eos_token_id")) &&
-        !json_exists(json_get(generation, "eos_token_id")) && c->vocab > 2)
-        c->eos[c->n_eos++] = 2;
+        !json_exists(json_get(generation, "eos_token_id")) && a->eos >= 0 &&
+        a->eos < (int32_t)c->vocab)
+        c->eos[c->n_eos++] = a->eos;
 }
 
 /* ---- files ---- */
 
-static void read_config(struct fields *f, struct json_value root,
-                        struct model_config *c)
+/* NULL: f has the error. */
+static const struct architecture *read_config(struct fields *f, struct json_value root,
+                                              struct model_config *c)
 {
     const struct architecture *a = read_architecture(f, root, c);
-    if (!a) return;
+    if (!a) return NULL;
     read_sizes(f, root, a, c);
     read_features(f, root, a, c);
     config_read_rope(f, root, c);
     read_dtype(f, root, c);
     c->bos = -1;
     read_ids(f, root, c);
+    return f->rc == 0 ? a : NULL;
 }
 
 static int open_object(struct json **out, const char *text, size_t n, const char *path,
@@ -281,6 +333,7 @@ int model_config_parse(struct model_config *out, const char *text, size_t n,
                        struct err *err)
 {
     struct model_config c = {0};
+    const struct architecture *a = NULL;
     struct json *doc = NULL, *extra = NULL;
     char *path = file_path(dir, "config.json");
     char *extra_path = file_path(dir, "generation_config.json");
@@ -289,14 +342,14 @@ int model_config_parse(struct model_config *out, const char *text, size_t n,
         f.rc = err_set(err, -ENOMEM, "%s: no memory to read it", dir);
 
     if (f.rc == 0) f.rc = open_object(&doc, text, n, path, err);
-    if (f.rc == 0) read_config(&f, json_root(doc), &c);
-    if (f.rc == 0 && generation) {
+    if (f.rc == 0) a = read_config(&f, json_root(doc), &c);
+    if (a && generation) {
         f.path = extra_path;
         f.rc = open_object(&extra, generation, generation_n, extra_path, err);
         if (f.rc == 0) read_ids(&f, json_root(extra), &c);
     }
-    if (f.rc == 0) {
-        default_ids(json_root(doc), json_root(extra), &c);
+    if (a && f.rc == 0) {
+        default_ids(json_root(doc), json_root(extra), a, &c);
         *out = c;
     }
     json_close(extra);

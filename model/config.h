@@ -16,7 +16,7 @@
 enum rope_scaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3 };
 
 struct model_config {
-    char architecture[48];  // "LlamaForCausalLM", "MistralForCausalLM"
+    char architecture[48];  // its class in transformers: "LlamaForCausalLM"
     uint32_t layers, hidden, ffn, vocab;
     uint32_t q_heads, kv_heads, head_dim;
     uint32_t context;  // max_position_embeddings
@@ -25,6 +25,7 @@ struct model_config {
     bool tied;            // lm_head is the embedding table
     bool attention_bias;  // q, k, v and o have a bias
     bool mlp_bias;
+    bool qk_norm;  // each head of q and k has an RMSNorm before RoPE
     double rope_theta;
     enum rope_scaling rope;
     double rope_factor;

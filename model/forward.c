@@ -69,10 +69,11 @@ static void attention_block(struct model *m, struct kv_pool *kv, uint32_t layer,
                             const struct attention_shape *s)
 {
     const struct layer_weights *w = &m->weights.layer[layer];
+    const struct qk_norm norm = {w->q_norm, w->k_norm, m->config.norm_eps};
     struct backend *b = m->backend;
 
     backend_matmul(b, &m->qkv, &w->qkv, &m->h);
-    backend_rope_store(b, &m->qkv, &kv->mem, layer, s);
+    backend_rope_store(b, &m->qkv, &kv->mem, layer, s, w->q_norm ? &norm : NULL);
     backend_attention(b, &m->attn, &m->qkv, &kv->mem, layer, s);
     backend_matmul(b, &m->delta, &w->o, &m->attn);
 }

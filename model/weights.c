@@ -150,6 +150,15 @@ static int take_matrix(struct walk *k, struct matrix *out, enum weight_format fo
     return rc;
 }
 
+static int take_qk_norm(struct walk *k, struct layer_weights *l, const char *prefix)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%sself_attn.q_norm.weight", prefix);
+    int rc = take_vector(k, &l->q_norm, name, k->c->head_dim);
+    snprintf(name, sizeof name, "%sself_attn.k_norm.weight", prefix);
+    return rc ? rc : take_vector(k, &l->k_norm, name, k->c->head_dim);
+}
+
 static int take_layer(struct walk *k, uint32_t i)
 {
     const struct model_config *c = k->c;
@@ -171,6 +180,7 @@ static int take_layer(struct walk *k, uint32_t i)
         rc = take_matrix(k, &l->qkv, k->format, prefix, c->hidden, attention_bias, qkv,
                          3);
     if (rc == 0) rc = take_matrix(k, &l->o, k->format, prefix, q, attention_bias, o, 1);
+    if (rc == 0 && c->qk_norm) rc = take_qk_norm(k, l, prefix);
     snprintf(norm, sizeof norm, "%spost_attention_layernorm.weight", prefix);
     if (rc == 0) rc = take_vector(k, &l->ffn_norm, norm, c->hidden);
     if (rc == 0)
@@ -354,6 +364,8 @@ void weights_close(struct weights *w)
         struct layer_weights *l = &w->layer[i];
         backend_vector_free(b, l->attn_norm);
         backend_vector_free(b, l->ffn_norm);
+        backend_vector_free(b, l->q_norm);
+        backend_vector_free(b, l->k_norm);
         backend_matrix_free(b, &l->qkv);
         backend_matrix_free(b, &l->o);
         backend_matrix_free(b, &l->gate_up);

@@ -17,6 +17,7 @@
 
 struct layer_weights {
     float *attn_norm, *ffn_norm;  // (hidden)
+    float *q_norm, *k_norm;       // (head_dim); NULL where the model has no QK norm
     struct matrix qkv;            // ((q_heads + 2 kv_heads) head_dim, hidden): q, k, v
     struct matrix o;              // (hidden, q_heads head_dim)
     struct matrix gate_up;        // (2 ffn, hidden): gate, then up

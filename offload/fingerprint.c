@@ -41,6 +41,9 @@ void fingerprint_make(struct crypto_hash *out, const struct fingerprint_parts *p
     crypto_add_u32(&s, p->window);
     add_float(&s, p->scale);
     add_float(&s, p->norm_eps);
+    crypto_add_u32(&s, p->attention_bias);
+    crypto_add_u32(&s, p->mlp_bias);
+    crypto_add_u32(&s, p->qk_norm);
     crypto_add_u64(&s, p->kv.head_dim / 2);
     for (uint32_t i = 0; i < p->kv.head_dim / 2; i++) add_float(&s, p->inv_freq[i]);
     crypto_add_field(&s, p->arithmetic, strnlen(p->arithmetic, sizeof p->arithmetic));

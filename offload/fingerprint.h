@@ -6,7 +6,7 @@
  *     fingerprint = BLAKE2b-256("dormouse fingerprint" || FINGERPRINT_LAYOUT || fields)
  *
  * Fields stand in the order of struct fingerprint_parts: hashes as their 32 bytes, numbers
- * as little-endian u32, floats as the u32 of their bits, texts (the element type is its
+ * and truths as little-endian u32, floats as the u32 of their bits, texts (the element type is its
  * name) and inv_freq behind their length, a little-endian u64.  So padding never counts, a
  * NaN equals itself, and -0 is not 0.
  *
@@ -21,7 +21,7 @@
 #include "kernels/kv_block.h"
 
 /* Of the layout of a block's bytes and of its name; raised when either changes. */
-#define FINGERPRINT_LAYOUT 2
+#define FINGERPRINT_LAYOUT 3
 
 struct fingerprint_parts {
     struct crypto_hash weights;    // of all tensors: names, types, shapes, bytes
@@ -31,6 +31,7 @@ struct fingerprint_parts {
     uint32_t block_tokens;         // KV_BLOCK_TOKENS
     uint32_t q_heads, window;      // attention
     float scale, norm_eps;
+    bool attention_bias, mlp_bias, qk_norm;  // whether the weights for them count
     const float *inv_freq;  // (kv.head_dim / 2): positions, after scaling
     char arithmetic
         [64];  // of the backend: what must be equal for equal bits; ends at NUL

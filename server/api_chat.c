@@ -4,6 +4,9 @@
  * text parts are joined with nothing between them.  "developer" is OpenAI's newer name
  * for "system" and becomes that, which templates know.  name and tool_call_id go through;
  * whatever the model would not see is refused, never dropped.
+ *
+ * chat_template_kwargs sets variables that a template may have of its own, such as
+ * enable_thinking.  What is text in them counts as written by the user, like the messages.
  */
 #include "server/api_internal.h"
 
@@ -149,9 +152,51 @@ static int add_message(struct json_value v, uint32_t at, struct bytes *out,
     return rc;
 }
 
-int api_chat_context(struct json_value messages, bool add_generation_prompt,
-                     struct bytes *out, struct api_error *e)
+/* What the server itself gives to a template has fields of its own, or is not supported. */
+static int check_variable(struct json_iter i, struct api_error *e)
 {
+    static const char *const taken[] = {"messages",  "add_generation_prompt",
+                                        "tools",     "documents",
+                                        "bos_token", "eos_token"};
+    const char *name, *raw;
+    size_t n, raw_n;
+    int rc = api_read_raw_text(i.key, "chat_template_kwargs", &name, &n, e);
+    if (rc < 0) return rc;
+    for (size_t k = 0; k < ARRAY_LEN(taken); k++) {
+        if (json_equals(i.key, taken[k]))
+            return api_fail(e, 400, "invalid_value", "chat_template_kwargs",
+                            "chat_template_kwargs may not set %s", taken[k]);
+    }
+    char param[128];
+    snprintf(param, sizeof param, "chat_template_kwargs.%.*s",
+             n > API_SHOWN ? API_SHOWN : (int)n, name);
+    if (json_is(i.value, JSON_STRING))
+        return api_read_raw_text(i.value, param, &raw, &raw_n, e);
+    if (!json_is(i.value, JSON_OBJECT) && !json_is(i.value, JSON_ARRAY)) return 0;
+    return api_wrong(e, param, i.value, "true, false, a number, a string or null");
+}
+
+static int add_variables(struct json_value v, struct bytes *out, struct api_error *e)
+{
+    if (!json_exists(v)) return 0;
+    if (!json_is(v, JSON_OBJECT))
+        return api_wrong(e, "chat_template_kwargs", v, "an object");
+    for (struct json_iter i = json_iter(v); json_next(&i);) {
+        size_t key_n, n;
+        const char *key = json_raw(i.key, &key_n), *value = json_raw(i.value, &n);
+        int rc = check_variable(i, e);
+        if (rc < 0) return rc;
+        bytes_add_text(out, ",");
+        bytes_add(out, key, key_n);
+        bytes_add_text(out, ":");
+        bytes_add(out, value, n);
+    }
+    return 0;
+}
+
+int api_chat_context(const struct api_body *b, struct bytes *out, struct api_error *e)
+{
+    struct json_value messages = b->messages;
     if (json_count(messages) == 0 || !json_is(messages, JSON_ARRAY)) {
         return api_wrong(e, "messages", messages, "an array of at least one message");
     }
@@ -161,8 +206,11 @@ int api_chat_context(struct json_value messages, bool add_generation_prompt,
         int rc = add_message(i.value, at, out, e);
         if (rc < 0) return rc;
     }
-    bytes_printf(out, "],\"add_generation_prompt\":%s}",
-                 add_generation_prompt ? "true" : "false");
+    bytes_printf(out, "],\"add_generation_prompt\":%s",
+                 b->add_generation_prompt ? "true" : "false");
+    int rc = add_variables(b->template_variables, out, e);
+    if (rc < 0) return rc;
+    bytes_add_text(out, "}");
     if (!out->failed) return 0;
     return api_fail(e, 500, NULL, NULL, "no memory for the messages");
 }
@@ -231,7 +279,7 @@ int api_chat_prompts(const struct api *a, const struct api_body *b,
     int rc = check_fits(a, b->messages, e);
     if (rc == 0) rc = api_prompts_make(out, 1, e);
     if (rc == 0) {
-        rc = api_chat_context(b->messages, b->add_generation_prompt, &context, e);
+        rc = api_chat_context(b, &context, e);
     }
     if (rc == 0) rc = render(a, &context, &out->list[0], e);
     bytes_free(&context);

@@ -63,6 +63,7 @@ bool api_is_token(const struct api *a, uint64_t id);
 struct api_body {
     struct json *doc;
     struct json_value messages, prompt;  // of doc
+    struct json_value template_variables;
     bool stream, include_usage, has_stream_options;
     bool echo, ignore_eos, add_special_tokens, add_generation_prompt;
     uint32_t n, best_of;
@@ -130,9 +131,9 @@ NODISCARD int api_too_long(const struct api *a, struct api_error *e, const char 
                            const char *more_than, size_t n);
 
 /* The context of a chat template as JSON text: the messages, each with its role first
- * and its content as one string. */
-NODISCARD int api_chat_context(struct json_value messages, bool add_generation_prompt,
-                               struct bytes *out, struct api_error *e);
+ * and its content as one string, and the template's own variables. */
+NODISCARD int api_chat_context(const struct api_body *b, struct bytes *out,
+                               struct api_error *e);
 NODISCARD int api_chat_prompts(const struct api *a, const struct api_body *b,
                                struct api_prompts *out, struct api_error *e);
 NODISCARD int api_completion_prompts(const struct api *a, const struct api_body *b,

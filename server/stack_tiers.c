@@ -127,6 +127,9 @@ int stack_take_fingerprint(struct stack *s, const struct options *o, struct err 
         .window = c->window,
         .scale = 1.0f / sqrtf((float)c->head_dim),
         .norm_eps = c->norm_eps,
+        .attention_bias = c->attention_bias,
+        .mlp_bias = c->mlp_bias,
+        .qk_norm = c->qk_norm,
         .inv_freq = s->model.inv_freq,
         .parallel_ranks = 1,
     };

@@ -287,7 +287,14 @@ static void launch_norm(struct bench *x, void *arg, uint32_t i)
 static void launch_rope(struct bench *x, void *arg, uint32_t i)
 {
     struct op *o = arg;
-    backend_rope_store(x->b, &o->in, &o->kv, i % x->n.layers, &o->shape);
+    backend_rope_store(x->b, &o->in, &o->kv, i % x->n.layers, &o->shape, NULL);
+}
+
+static void launch_normed_rope(struct bench *x, void *arg, uint32_t i)
+{
+    struct op *o = arg;
+    const struct qk_norm norm = {o->w, o->w, 1e-6f};
+    backend_rope_store(x->b, &o->in, &o->kv, i % x->n.layers, &o->shape, &norm);
 }
 
 static void launch_gate(struct bench *x, void *arg, uint32_t i)
@@ -338,8 +345,9 @@ static void rows(struct bench *x)
 
     open_kv(x, &o, kv_blocks_for(n));
     o.in = new_buffer(x, n, qkv_cols(x));
-    tell_rows(x, &o, "rope with K and V stored",
-              (2 * qkv_cols(x) - kv_cols) * f32 + kv_cols * bf16, launch_rope);
+    const double bytes = (2 * qkv_cols(x) - kv_cols) * f32 + kv_cols * bf16;
+    tell_rows(x, &o, "rope with K and V stored", bytes, launch_rope);
+    tell_rows(x, &o, "rope with QK norm, K and V stored", bytes, launch_normed_rope);
     backend_buffer_free(x->b, &o.in);
     backend_kv_free(x->b, &o.kv);
 

@@ -148,7 +148,8 @@ int cpu_rope_open(struct cpu *c);  // -ENOMEM
 void cpu_rope_close(struct cpu *c);
 void cpu_rope_begin(struct backend *b, const float *inv_freq, uint32_t head_dim);
 void cpu_rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
-                    uint32_t layer, const struct attention_shape *s);
+                    uint32_t layer, const struct attention_shape *s,
+                    const struct qk_norm *norm);
 
 void cpu_rmsnorm(struct backend *b, struct buffer *y, const struct buffer *x,
                  const float *w, float eps);

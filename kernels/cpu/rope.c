@@ -1,4 +1,5 @@
-/* rope.c - rotary position embedding, and storing K and V of a step in their blocks.
+/* rope.c - QK norm, rotary position embedding, and storing K and V of a step in their
+ * blocks.
  *
  * The angles of a step's rows are computed once, in begin, for all layers: no table
  * whose size a context length would bound.
@@ -60,6 +61,7 @@ struct store_job {
     struct kv_pool_mem *kv;
     uint32_t layer;
     const struct attention_shape *shape;
+    const struct qk_norm *norm;  // NULL: none
 };
 
 /* Down column `token` of the plane [dim][16]. */
@@ -89,10 +91,13 @@ static void store_row(void *arg, uint32_t r, uint32_t thread)
     const float *cos = j->cpu->rope_cos + (size_t)r * half;
     const float *sin = j->cpu->rope_sin + (size_t)r * half;
 
+    const struct qk_norm *norm = j->norm;
     float *q = cpu_row(j->qkv, r), *k = q + (size_t)q_heads * dim;
     const float *v = k + (size_t)kv->kv_heads * dim;
     for (uint32_t h = 0; h < q_heads + kv->kv_heads; h++) {
-        path->rope(q + (size_t)h * dim, cos, sin, half);
+        float *x = q + (size_t)h * dim;
+        if (norm) path->rmsnorm(x, x, h < q_heads ? norm->q : norm->k, dim, norm->eps);
+        path->rope(x, cos, sin, half);
     }
 
     const uint32_t *table = t->blocks + t->block_start[j->cpu->row_seq[r]];
@@ -109,8 +114,9 @@ static void store_row(void *arg, uint32_t r, uint32_t thread)
 }
 
 void cpu_rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
-                    uint32_t layer, const struct attention_shape *s)
+                    uint32_t layer, const struct attention_shape *s,
+                    const struct qk_norm *norm)
 {
-    struct store_job j = {cpu_of(b), qkv, kv, layer, s};
+    struct store_job j = {cpu_of(b), qkv, kv, layer, s, norm};
     cpu_run_rows(cpu_of(b), b->batch->n_rows, qkv->cols, store_row, &j);
 }

@@ -67,8 +67,9 @@ struct cuda_op {
     struct cuda_matrix matrix;
     struct cuda_kv kv;
     struct attention_shape shape;
-    uint32_t layer, layers;  // OP_ATTENTION: which of how many
-    char *to, *from;         // OP_COPY_BLOCK
+    struct cuda_qk_norm norm;  // OP_ROPE_STORE
+    uint32_t layer, layers;    // OP_ATTENTION: which of how many
+    char *to, *from;           // OP_COPY_BLOCK
     size_t bytes;
 };
 

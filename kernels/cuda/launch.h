@@ -74,11 +74,19 @@ struct cuda_kv {
 cudaError_t cuda_rope_angles(float *cos, float *sin, const uint32_t *pos,
                              const float *inv_freq, uint32_t rows, uint32_t half,
                              cudaStream_t stream);
+/* Weights of the norms of query and key heads; NULL: there is none. */
+struct cuda_qk_norm {
+    const float *q, *k;
+    float eps;
+    uint32_t zero;  // no padding
+};
+
 /* As backend_rope_store(); slots[row] is 16 * block + place, or CUDA_NO_SLOT for a row of
- * padding, which stores nothing. */
+ * padding, which is left alone. */
 cudaError_t cuda_rope_store(float *qkv, struct cuda_kv kv, const uint32_t *slots,
                             const float *cos, const float *sin, uint32_t rows,
-                            uint32_t q_heads, cudaStream_t stream);
+                            uint32_t q_heads, struct cuda_qk_norm norm,
+                            cudaStream_t stream);
 
 /* ---- matmul.cu, matmul_many.cu ---- */
 

@@ -1,4 +1,4 @@
-/* rope.cu - rotary position embedding, and storing K and V of a step in their blocks.
+/* rope.cu - QK norm, rotary position embedding, and storing K and V of a step in their blocks.
  *
  * The angles of a step's rows are computed once for all layers: sine and cosine of large
  * angles take a slow path through local memory, which no layer should pay for again.
@@ -8,6 +8,7 @@
 #include "kernels/kv_block.h"
 
 #define ROPE_THREADS 128
+#define ROPE_HEADS   (ROPE_THREADS / 32)
 
 static __global__ void __launch_bounds__(ROPE_THREADS)
     rope_angles(float *cos, float *sin, const uint32_t *pos, const float *inv_freq,
@@ -21,40 +22,57 @@ static __global__ void __launch_bounds__(ROPE_THREADS)
 }
 GPU_KERNEL(rope_angles);
 
-/* One block a row.  T is the type of the cache. */
+/* One warp a head of a row, be it of Q, K or V.  T is the type of the cache. */
 template <class T>
 static __global__ void __launch_bounds__(ROPE_THREADS)
     rope_store(float *qkv, struct cuda_kv kv, const uint32_t *slots, const float *cos,
-               const float *sin, uint32_t q_heads)
+               const float *sin, uint32_t q_heads, struct cuda_qk_norm norm)
 {
     const uint32_t row = blockIdx.x, slot = slots[row], dim = kv.head_dim,
-                   half = dim / 2, heads = q_heads + kv.kv_heads;
-    if (slot == CUDA_NO_SLOT) return;
-    float *x = qkv + (size_t)row * (heads + kv.kv_heads) * dim;
+                   half = dim / 2, turned = q_heads + kv.kv_heads,
+                   heads = turned + kv.kv_heads, lane = threadIdx.x % 32,
+                   h = blockIdx.y * ROPE_HEADS + threadIdx.x / 32;
+    if (slot == CUDA_NO_SLOT || h >= heads) return;
+    float *x = qkv + ((size_t)row * heads + h) * dim;
     cos += (size_t)row * half;
     sin += (size_t)row * half;
     using element = typename num<T>::element;
     element *to = static_cast<element *>(kv.base) +
                   slot / KV_BLOCK_TOKENS * kv.block_stride +
                   (size_t)(slot % KV_BLOCK_TOKENS) * dim;
-    const size_t plane = kv.plane;
+    if (h >= q_heads) to += (size_t)(h - q_heads) * kv.plane;  // V lies behind K
+    if (h >= turned) {
+        for (uint32_t i = lane; i < dim; i += 32) to[i] = num<T>::narrow(x[i]);
+        return;
+    }
 
-    for (uint32_t e = threadIdx.x; e < heads * half; e += blockDim.x) {
-        const uint32_t h = e / half, i = e % half;
-        float *a = x + h * dim + i, *b = a + half;
-        const float c = cos[i], s = sin[i], u = *a, v = *b;
-        const float ra = u * c - v * s, rb = v * c + u * s;
+    const float *w = h < q_heads ? norm.q : norm.k;
+    float scale = 1;
+    if (w) {
+        float sum = 0;
+        for (uint32_t i = lane; i < half; i += 32) {
+            sum = fmaf(x[i], x[i], sum);
+            sum = fmaf(x[i + half], x[i + half], sum);
+        }
+        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(WARP_ALL, sum, o);
+        scale = 1.0f / sqrtf(sum / (float)dim + norm.eps);
+    }
+    for (uint32_t i = lane; i < half; i += 32) {
+        float u = x[i], v = x[i + half];
+        if (w) {
+            u = u * scale * w[i];
+            v = v * scale * w[i + half];
+        }
+        const float c = cos[i], s = sin[i];
+        const float ru = u * c - v * s, rv = v * c + u * s;
         if (h < q_heads) {
-            *a = ra;
-            *b = rb;
+            x[i] = ru;
+            x[i + half] = rv;
         } else {
-            to[(h - q_heads) * plane + i] = num<T>::narrow(ra);
-            to[(h - q_heads) * plane + i + half] = num<T>::narrow(rb);
+            to[i] = num<T>::narrow(ru);
+            to[i + half] = num<T>::narrow(rv);
         }
     }
-    to += kv.kv_heads * plane;  // V lies behind K
-    for (uint32_t e = threadIdx.x; e < kv.kv_heads * dim; e += blockDim.x)
-        to[e / dim * plane + e % dim] = num<T>::narrow(x[heads * dim + e]);
 }
 GPU_KERNEL(rope_store<float>);
 GPU_KERNEL(rope_store<__half>);
@@ -72,13 +90,15 @@ cudaError_t cuda_rope_angles(float *cos, float *sin, const uint32_t *pos,
 
 cudaError_t cuda_rope_store(float *qkv, struct cuda_kv kv, const uint32_t *slots,
                             const float *cos, const float *sin, uint32_t rows,
-                            uint32_t q_heads, cudaStream_t stream)
+                            uint32_t q_heads, struct cuda_qk_norm norm,
+                            cudaStream_t stream)
 {
     auto *kernel = kv.type == DTYPE_F32   ? rope_store<float>
                    : kv.type == DTYPE_F16 ? rope_store<__half>
                                           : rope_store<__nv_bfloat16>;
-    return gpu_launch(kernel, dim3(rows), ROPE_THREADS, 0, stream, qkv, kv, slots, cos,
-                      sin, q_heads);
+    const uint32_t heads = q_heads + 2 * kv.kv_heads;
+    return gpu_launch(kernel, dim3(rows, (heads + ROPE_HEADS - 1) / ROPE_HEADS),
+                      ROPE_THREADS, 0, stream, qkv, kv, slots, cos, sin, q_heads, norm);
 }
 
 }  // extern "C"

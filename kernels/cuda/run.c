@@ -109,7 +109,7 @@ static void run(struct cuda *c, const struct cuda_op *op, uint32_t rows, bool re
     case OP_MATMUL: matmul(c, op, rows); break;
     case OP_ROPE_STORE:
         e = cuda_rope_store(op->x, op->kv, c->dev.slots, c->cos, c->sin, rows,
-                            op->shape.q_heads, s);
+                            op->shape.q_heads, op->norm, s);
         break;
     case OP_ATTENTION:
         cuda_await_layer(c, op->layer, op->layers);

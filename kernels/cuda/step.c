@@ -171,10 +171,13 @@ static struct cuda_op *add_attention(struct backend *b, enum cuda_op_kind kind,
 }
 
 static void rope_store(struct backend *b, struct buffer *qkv, struct kv_pool_mem *kv,
-                       uint32_t layer, const struct attention_shape *s)
+                       uint32_t layer, const struct attention_shape *s,
+                       const struct qk_norm *norm)
 {
     struct cuda_op *op = add_attention(b, OP_ROPE_STORE, kv, layer, s);
-    if (op) op->x = rows_of(b, qkv);
+    if (!op) return;
+    op->x = rows_of(b, qkv);
+    if (norm) op->norm = (struct cuda_qk_norm){norm->q, norm->k, norm->eps, 0};
 }
 
 static void attention(struct backend *b, struct buffer *out, const struct buffer *qkv,

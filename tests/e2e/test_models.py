@@ -30,9 +30,9 @@ def refusal(path, *words):
 
 
 @pytest.mark.parametrize("name", ["tiny-rand", "tiny-rand-16k", "tiny-window-16", "tiny-window-32",
-                                  "tiny-tied", "tiny-tied-stray"])
+                                  "tiny-tied", "tiny-tied-stray", "tiny-qwen3"])
 def test_a_model_gives_its_recorded_texts(name):
-    """Positions beyond 4,096 and 8,192, sliding windows, tied embeddings, a stray head."""
+    """Positions beyond 4,096 and 8,192, sliding windows, tied embeddings, a stray head, QK norm."""
     with Server(name) as server:
         check_texts(server, name)
         if name == "tiny-tied-stray":
@@ -149,6 +149,8 @@ def test_a_wrong_shape_names_the_tensor_and_both_shapes(tmp_path):
 @pytest.mark.parametrize("config, words", [
     ({"architectures": ["GPT2LMHeadModel"]}, ["GPT2LMHeadModel", "LlamaForCausalLM"]),
     ({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, ["Qwen2ForCausalLM"]),
+    ({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": True},
+     ["use_sliding_window"]),
     ({"hidden_act": "gelu"}, ["hidden_act", "gelu"]),
     ({"rope_scaling": {"type": "yarn", "factor": 4}}, ["yarn"]),
     ({"num_key_value_heads": 3}, ["num_key_value_heads"]), ({"head_dim": -16}, ["head_dim"]),

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from models import variant
 from server import Server, together
 
 BLOCK = 16
@@ -125,6 +126,22 @@ def test_other_kv_types_find_nothing_of_each_other(cold, folder):
     with Server("tiny-rand", *flags) as server:
         ask(server, prompt)
     with Server("tiny-rand", *flags, "--kv-type", "bf16") as server:
+        assert ask(server, prompt)[2] == 0
+
+
+def test_a_model_with_qk_norm_wakes_as_it_slept_and_none_without_it_finds_that(tmp_path, folder):
+    config = {"max_position_embeddings": 8192}
+    path = variant(tmp_path / "m", "tiny-qwen3", config)
+    other = variant(tmp_path / "other", "tiny-qwen3",  # the same tensors, of which it ignores some
+                    {**config, "architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+    flags = ("--ssd", folder, "--ssd-size", "64M")
+    prompt = tokens(3, 3000)
+    with Server(path) as cold:
+        with Server(path, *flags) as server:
+            assert_cold(cold, server, prompt)
+        with Server(path, *flags) as server:
+            assert assert_cold(cold, server, prompt)[1] > 0
+    with Server(other, *flags) as server:
         assert ask(server, prompt)[2] == 0
 
 

@@ -1,6 +1,6 @@
-/* Attention of the CPU backend, with RoPE, blocks and windows of any shape, on any path and number
- * of threads: each row is within its tolerance of the plain reference, and has the same bits
- * alone as among others. */
+/* Attention of the CPU backend, with QK norm, RoPE, blocks and windows of any shape, on any path
+ * and number of threads: each row is within its tolerance of the plain reference, and has the
+ * same bits alone as among others. */
 #include "tests/fuzz/kernels_input.h"
 #include "tests/kernels/attention_reference.h"
 
@@ -10,6 +10,7 @@
 struct attention {
     struct attention_shape shape;
     enum dtype type;
+    bool normed;  // each head of q and k by itself
     uint32_t width, n_seqs;
     uint32_t start[MOST_SEQS], rows[MOST_SEQS];  // of the step that is compared
     uint32_t shared;  // first tokens that all sequences share, in whole blocks
@@ -38,6 +39,16 @@ static void choose_attention(struct input *in, struct attention *a)
         while (a->shared > a->start[s]) a->shared -= KV_BLOCK_TOKENS;
     a->seed = in->seed;
     a->large = (int)take(in, 0, 2);
+    a->normed = take(in, 0, 1);
+}
+
+/* The weights of q's norm, then of k's. */
+static struct qk_norm norm_of(const struct attention *a)
+{
+    static float w[2 * 128];
+    uint64_t state = a->seed;
+    for (uint32_t i = 0; i < 2 * a->shape.head_dim; i++) w[i] = 2 * random_unit(&state);
+    return (struct qk_norm){w, w + a->shape.head_dim, 1e-5f};
 }
 
 /* The table of sequence s: the shared blocks are those of the first. */
@@ -101,8 +112,9 @@ static void add_rows(struct attention_world *w, const struct attention *a, uint3
 static void run_attention(struct attention_world *w, const struct attention *a)
 {
     const uint32_t dim = a->shape.head_dim;
+    const struct qk_norm norm = norm_of(a);
     backend_begin(w->b, &w->step.batch, frequencies(dim), dim);
-    backend_rope_store(w->b, &w->qkv, &w->kv, 1, &a->shape);
+    backend_rope_store(w->b, &w->qkv, &w->kv, 1, &a->shape, a->normed ? &norm : NULL);
     backend_attention(w->b, &w->out, &w->qkv, &w->kv, 1, &a->shape);
     finish(w->b);
 }
@@ -121,6 +133,18 @@ static void compute(struct attention_world *w, const struct attention *a, uint32
     }
 }
 
+/* A head's numbers as they are before they are rotated. */
+static void normed_head(const struct attention *a, const float *x, bool of_q, double *y)
+{
+    const struct qk_norm norm = norm_of(a);
+    const uint32_t dim = a->shape.head_dim;
+    const float *w = of_q ? norm.q : norm.k;
+    double sum = 0;
+    for (uint32_t d = 0; d < dim; d++) sum += (double)x[d] * x[d];
+    for (uint32_t d = 0; d < dim; d++)
+        y[d] = a->normed ? x[d] / sqrt(sum / dim + (double)norm.eps) * w[d] : x[d];
+}
+
 /* Row r of the step at position pos against the reference: what was stored, and what was seen. */
 static void check_row(const struct attention_world *w, const struct attention *a,
                       uint32_t s, uint32_t r, uint32_t pos)
@@ -130,16 +154,19 @@ static void check_row(const struct attention_world *w, const struct attention *a
     const float *qkv = (const float *)w->qkv.data + (size_t)r * a->width;
     uint32_t table[TABLE];
     float before[3 * 16 * 128];
+    double x[128];
     table_of(a, s, table);
     token_row(a, s, pos, before);
     for (uint32_t i = 0; i < a->width; i++) {
         const uint32_t head = i / dim, d = i % dim, k = head - shape->q_heads;
         const bool turned = head < shape->q_heads + shape->kv_heads;
-        const float *x = before + (size_t)head * dim;
+        const float *v = before + (size_t)head * dim;
+        if (d == 0 && turned) normed_head(a, v, head < shape->q_heads, x);
         const double angle = (double)((float)pos * frequencies(dim)[d % half]);
         const double other = d < half ? -x[d + half] : x[d - half];
-        const double want = turned ? x[d] * cos(angle) + other * sin(angle) : x[d];
-        const double tolerance = 6 * UNIT_ROUNDOFF * (fabs(x[d]) + fabs(other));
+        const double want = turned ? x[d] * cos(angle) + other * sin(angle) : v[d];
+        const double roundings = a->normed ? dim / 2.0 + 14 : 6;
+        const double tolerance = roundings * UNIT_ROUNDOFF * (fabs(x[d]) + fabs(other));
         if (!(fabs(qkv[i] - want) <= (turned ? tolerance : 0)))
             fail_msg("rotated at %u: %.9g is not %.9g", pos, (double)qkv[i], want);
         if (head < shape->q_heads) continue;

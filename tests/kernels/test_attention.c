@@ -41,7 +41,7 @@ static void compute(struct world *w, struct step *s, const uint64_t *seeds)
     const struct batch *t = &s->batch;
     fill_rows(w->qkv.data, w->width, t, seeds);
     backend_begin(w->b, t, frequencies(w->shape.head_dim), w->shape.head_dim);
-    backend_rope_store(w->b, &w->qkv, &w->kv, 1, &w->shape);
+    backend_rope_store(w->b, &w->qkv, &w->kv, 1, &w->shape, NULL);
     backend_attention(w->b, &w->out, &w->qkv, &w->kv, 1, &w->shape);
     finish(w->b);
 }
@@ -216,7 +216,7 @@ static void a_position_sees_nothing_after_itself(void **state)
         // The last V is infinite: only the last position may notice.
         ((float *)w.qkv.data)[40 * w.width - 1] = INFINITY;
         backend_begin(b, &s.batch, frequencies(16), 16);
-        backend_rope_store(b, &w.qkv, &w.kv, 1, &w.shape);
+        backend_rope_store(b, &w.qkv, &w.kv, 1, &w.shape, NULL);
         backend_attention(b, &w.out, &w.qkv, &w.kv, 1, &w.shape);
         finish(b);
         for (uint32_t i = 0; i < 39 * w.out.cols; i++) {

@@ -241,7 +241,7 @@ an_operation_that_does_not_fit_is_an_error_and_the_first_one_counts(void **state
     step_clear(&s);
     step_add(&s, 0, 4, (const uint32_t[]){2});
     begin(b, &s);
-    backend_rope_store(b, &qkv, &kv, 0, &a);
+    backend_rope_store(b, &qkv, &kv, 0, &a, NULL);
     expect_lost_step(b, "block 2; the pool has 2");
 
     begin_rows(b, &s, 4);
@@ -338,7 +338,7 @@ static void run_layer(struct layer *l, struct step *s)
     backend_embed(b, &l->x, &l->table);
     backend_rmsnorm(b, &l->y, &l->x, l->norm, 1e-5f);
     backend_matmul(b, &l->qkv, &l->qkv_w, &l->y);
-    backend_rope_store(b, &l->qkv, &l->kv, 0, &a);
+    backend_rope_store(b, &l->qkv, &l->kv, 0, &a, NULL);
     backend_attention(b, &l->att, &l->qkv, &l->kv, 0, &a);
     backend_matmul(b, &l->y, &l->o_w, &l->att);
     backend_add_rmsnorm(b, &l->y, &l->x, &l->y, l->norm, 1e-5f);

@@ -63,7 +63,7 @@ static void list_step(struct world *w)
     s.logit_rows[0] = 0;
     backend_begin(w->d.b, &s.batch, frequencies(DIM), DIM);
     for (uint32_t l = 0; l < LAYERS; l++) {
-        if (l == 0) backend_rope_store(w->d.b, &w->qkv, &w->kv, l, &w->shape);
+        if (l == 0) backend_rope_store(w->d.b, &w->qkv, &w->kv, l, &w->shape, NULL);
         backend_attention(w->d.b, &w->out[l], &w->qkv, &w->kv, l, &w->shape);
     }
     finish(w->d.b);

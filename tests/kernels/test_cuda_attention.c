@@ -57,7 +57,7 @@ static float *compute(struct world *w, struct step *s, const uint64_t *seeds)
     fill_rows(w->q, w->width, t, seeds);
     put_rows(&w->d, &w->qkv, w->q, t->n_rows);
     backend_begin(w->d.b, t, frequencies(w->shape.head_dim), w->shape.head_dim);
-    backend_rope_store(w->d.b, &w->qkv, &w->kv, 1, &w->shape);
+    backend_rope_store(w->d.b, &w->qkv, &w->kv, 1, &w->shape, NULL);
     backend_attention(w->d.b, &w->out, &w->qkv, &w->kv, 1, &w->shape);
     finish(w->d.b);
     return get_rows(&w->d, &w->out, t->n_rows);

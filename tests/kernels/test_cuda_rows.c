@@ -125,76 +125,112 @@ static void the_gate_is_silu_times_up(void **state)
     close_device(&d);
 }
 
+/* A head (dim) normed by w where that is there, then turned where it is one of q or k. */
+static void turned(double *out, const float *x, const float *w, float eps, uint32_t dim,
+                   uint32_t pos, bool turn)
+{
+    double squares = 0, scale = 1;
+    uint32_t half = dim / 2;
+    for (uint32_t i = 0; i < dim; i++) squares += (double)x[i] * x[i];
+    if (w) scale = 1 / sqrt(squares / dim + (double)eps);
+    for (uint32_t i = 0; i < half; i++) {
+        float angle = (float)pos * frequencies(dim)[i];
+        double c = turn ? cos((double)angle) : 1, n = turn ? sin((double)angle) : 0;
+        double a = x[i] * scale * (w ? w[i] : 1);
+        double b = x[i + half] * scale * (w ? w[i + half] : 1);
+        out[i] = a * c - b * n;
+        out[i + half] = b * c + a * n;
+    }
+}
+
 /* Rows behind the rotary angles of large positions, and both ends of the rotation. */
+static void check_rope(struct device *d, uint32_t dim, enum dtype type, bool normed)
+{
+    static struct step s;
+    enum { Q_HEADS = 6, KV_HEADS = 2, HEADS = Q_HEADS + 2 * KV_HEADS, ROWS = 21 };
+    uint32_t width = HEADS * dim;
+    struct attention_shape a = {Q_HEADS, KV_HEADS, dim, 0, 1};
+    struct kv_shape shape = {3, KV_HEADS, dim, type};
+    struct kv_pool_mem kv;
+    struct err err;
+    assert_int_equal(backend_kv_alloc(d->b, &kv, &shape, 9, &err), 0);
+    size_t bytes = 9 * kv_block_bytes(&shape);
+    char *pool = malloc(bytes);
+    struct kv_pool_mem here = {shape, 9, pool};
+    memset(pool, 0x55, bytes);
+    put(d, kv.base, pool, bytes);
+    float *in = random_floats(dim + type, (size_t)ROWS * width);
+    float *w[2] = {random_floats(1, dim), random_floats(2, dim)}, *weight[2];
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(
+            backend_vector_load(d->b, &weight[i], w[i], DTYPE_F32, dim, &err), 0);
+    const struct qk_norm norm = {weight[0], weight[1], 1e-2f};
+    struct buffer qkv = new_buffer(d->b, ROWS, width);
+    put_rows(d, &qkv, in, ROWS);
+    const uint32_t table[] = {3, 1, 7, 0, 5};
+    step_clear(&s);
+    step_add(&s, 45, ROWS, table);
+    backend_begin(d->b, &s.batch, frequencies(dim), dim);
+    backend_rope_store(d->b, &qkv, &kv, 1, &a, normed ? &norm : NULL);
+    finish(d->b);
+    float *got = get_rows(d, &qkv, ROWS);
+    get(d, pool, kv.base, bytes);
+
+    // A norm adds the roundings that check_norm() allows, of numbers up to sqrt(dim).
+    double size = normed ? 2 * sqrt(dim) : 2, roundings = normed ? 24 + dim / 64.0 : 8;
+    double unit = type == DTYPE_F32 ? 0 : type == DTYPE_F16 ? 8192 : 65536, want[256];
+    uint32_t written = 0;
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t h = 0; h < HEADS; h++) {
+            bool v = h >= Q_HEADS + KV_HEADS, k = h >= Q_HEADS && !v;
+            turned(want, in + (size_t)r * width + h * dim, normed && !v ? w[k] : NULL,
+                   norm.eps, dim, 45 + r, !v);
+            for (uint32_t i = 0; i < dim; i++) {
+                if (h < Q_HEADS) {
+                    check(want[i], got[(size_t)r * width + h * dim + i], size,
+                          roundings);
+                    continue;
+                }
+                float stored =
+                    cuda_stored(&here, table, 45 + r, v, (h - Q_HEADS) % KV_HEADS, i);
+                check(want[i], stored, size, unit + roundings);
+                written++;
+            }
+        }
+    // Nothing else was touched.
+    uint32_t other = 0;
+    for (size_t i = 0; i < bytes; i++) other += pool[i] == 0x55;
+    assert_true(other >= bytes - written * dtype_bytes(type));
+    free(pool);
+    free(in);
+    free(got);
+    for (int i = 0; i < 2; i++) {
+        free(w[i]);
+        backend_vector_free(d->b, weight[i]);
+    }
+    backend_buffer_free(d->b, &qkv);
+    backend_kv_free(d->b, &kv);
+}
+
+static void check_ropes(bool normed)
+{
+    static const uint32_t dims[] = {2, 6, 16, 64, 96, 130, 256};
+    struct device d = open_device();
+    for (size_t k = 0; k < ARRAY_LEN(dims) * 3; k++)
+        check_rope(&d, dims[k / 3], dtypes[k % 3], normed);
+    close_device(&d);
+}
+
 static void rope_turns_q_and_stores_k_and_v_where_the_table_says(void **state)
 {
     (void)state;
-    static struct step s;
-    static const uint32_t dims[] = {2, 6, 16, 64, 96};
-    struct device d = open_device();
-    for (size_t k = 0; k < ARRAY_LEN(dims) * 3; k++) {
-        uint32_t dim = dims[k / 3], q_heads = 4, kv_heads = 2, rows = 21;
-        uint32_t width = (q_heads + 2 * kv_heads) * dim, half = dim / 2;
-        struct attention_shape a = {q_heads, kv_heads, dim, 0, 1};
-        struct kv_shape shape = {3, kv_heads, dim, dtypes[k % 3]};
-        struct kv_pool_mem kv;
-        struct err err;
-        assert_int_equal(backend_kv_alloc(d.b, &kv, &shape, 9, &err), 0);
-        size_t bytes = 9 * kv_block_bytes(&shape);
-        char *pool = malloc(bytes);
-        struct kv_pool_mem here = {shape, 9, pool};
-        memset(pool, 0x55, bytes);
-        put(&d, kv.base, pool, bytes);
-        float *in = random_floats(k, (size_t)rows * width);
-        struct buffer qkv = new_buffer(d.b, rows, width);
-        put_rows(&d, &qkv, in, rows);
-        const uint32_t table[] = {3, 1, 7, 0, 5};
-        step_clear(&s);
-        step_add(&s, 45, rows, table);
-        backend_begin(d.b, &s.batch, frequencies(dim), dim);
-        backend_rope_store(d.b, &qkv, &kv, 1, &a);
-        finish(d.b);
-        float *got = get_rows(&d, &qkv, rows);
-        get(&d, pool, kv.base, bytes);
+    check_ropes(false);
+}
 
-        uint32_t written = 0;
-        for (uint32_t r = 0; r < rows; r++) {
-            uint32_t pos = 45 + r;
-            const float *from = in + (size_t)r * width;
-            for (uint32_t h = 0; h < q_heads + 2 * kv_heads; h++)
-                for (uint32_t i = 0; i < dim; i++) {
-                    float angle = (float)pos * frequencies(dim)[i % half];
-                    double c = cos((double)angle), n = sin((double)angle);
-                    double x = from[h * dim + i % half],
-                           y = from[h * dim + i % half + half];
-                    bool v = h >= q_heads + kv_heads;
-                    double want = v          ? from[h * dim + i]
-                                  : i < half ? x * c - y * n
-                                             : y * c + x * n;
-                    if (h < q_heads) {
-                        check(want, got[(size_t)r * width + h * dim + i], 2, 8);
-                        continue;
-                    }
-                    float stored =
-                        cuda_stored(&here, table, pos, v, (h - q_heads) % kv_heads, i);
-                    double unit = shape.dtype == DTYPE_F32   ? 8
-                                  : shape.dtype == DTYPE_F16 ? 8192 + 8
-                                                             : 65536 + 8;
-                    check(want, stored, 2, unit);
-                    written++;
-                }
-        }
-        // Nothing else was touched.
-        uint32_t other = 0;
-        for (size_t i = 0; i < bytes; i++) other += pool[i] == 0x55;
-        assert_true(other >= bytes - written * dtype_bytes(shape.dtype));
-        free(pool);
-        free(in);
-        free(got);
-        backend_buffer_free(d.b, &qkv);
-        backend_kv_free(d.b, &kv);
-    }
-    close_device(&d);
+static void qk_norm_norms_each_head_of_q_and_k_before_it_is_turned(void **state)
+{
+    (void)state;
+    check_ropes(true);
 }
 
 static void a_block_is_copied_whole_within_and_between_steps(void **state)
@@ -305,6 +341,7 @@ int main(void)
         cmocka_unit_test(a_norm_is_the_formula_with_and_without_an_addend),
         cmocka_unit_test(the_gate_is_silu_times_up),
         cmocka_unit_test(rope_turns_q_and_stores_k_and_v_where_the_table_says),
+        cmocka_unit_test(qk_norm_norms_each_head_of_q_and_k_before_it_is_turned),
         cmocka_unit_test(a_block_is_copied_whole_within_and_between_steps),
         cmocka_unit_test(padding_stays_out_of_buffers_that_have_no_room_for_it),
         cmocka_unit_test(scratch_holds_the_inputs_of_products_for_the_rows_and_columns),

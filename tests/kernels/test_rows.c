@@ -123,8 +123,18 @@ static void silu_mul_is_its_formula_for_large_and_small_gates(void **state)
     }
 }
 
+/* x normed by w where that is there. */
+static void norm_head(double *out, const float *x, const float *w, float eps,
+                      uint32_t dim)
+{
+    double sum = 0;
+    for (uint32_t d = 0; d < dim; d++) sum += (double)x[d] * x[d];
+    for (uint32_t d = 0; d < dim; d++)
+        out[d] = w ? x[d] / sqrt(sum / dim + eps) * w[d] : x[d];
+}
+
 /* x rotated as HF does: rotate_half, with the angle an f32 product. */
-static double rotated(const float *x, uint32_t dim, uint32_t d, uint32_t pos,
+static double rotated(const double *x, uint32_t dim, uint32_t d, uint32_t pos,
                       const float *inv_freq)
 {
     uint32_t half = dim / 2, i = d % half;
@@ -133,8 +143,11 @@ static double rotated(const float *x, uint32_t dim, uint32_t d, uint32_t pos,
     return x[d] * cos(angle) + other * sin(angle);
 }
 
-static void check_rope(struct backend *b, uint32_t dim, enum dtype t)
+/* With or without the norms, which differ between q and k. */
+static void check_rope(struct backend *b, uint32_t dim, enum dtype t, bool normed)
 {
+    float *w = random_floats(dim, 2 * dim);
+    const struct qk_norm norm = {w, w + dim, 1e-2f};
     static struct step s;
     struct attention_shape a = {4, 2, dim, 0, 1};
     struct kv_shape shape = {3, 2, dim, t};
@@ -151,14 +164,23 @@ static void check_rope(struct backend *b, uint32_t dim, enum dtype t)
     step_add(&s, 70, ROWS, table);
     const float *inv_freq = frequencies(dim);
     backend_begin(b, &s.batch, inv_freq, dim);
-    backend_rope_store(b, &qkv, &kv, 1, &a);
+    backend_rope_store(b, &qkv, &kv, 1, &a, normed ? &norm : NULL);
     finish(b);
+    // A norm's own roundings are those of check_norm() for two numbers of a larger size.
+    double tolerance = (normed ? dim + 22 : 6) * UNIT_ROUNDOFF;
+    double x[128], size = 1;
     for (uint32_t r = 0; r < ROWS; r++) {
         for (uint32_t i = 0; i < 8 * dim; i++) {
             uint32_t head = i / dim, d = i % dim, pos = 70 + r;
-            const float *x = (float *)before.data + (size_t)r * 8 * dim + head * dim;
+            const float *from = (float *)before.data + (size_t)r * 8 * dim + head * dim;
+            const float *weight = head < 4 ? norm.q : norm.k;
+            if (d == 0) {
+                norm_head(x, from, normed && head < 6 ? weight : NULL, norm.eps, dim);
+                size = 1;
+                for (uint32_t k = 0; k < dim; k++) size = fmax(size, fabs(x[k]));
+            }
             double want = head < 6 ? rotated(x, dim, d, pos, inv_freq) : x[d];
-            assert_true(fabs(at(&qkv, r, i) - want) <= 6 * UNIT_ROUNDOFF);
+            assert_true(fabs(at(&qkv, r, i) - want) <= tolerance * size);
             if (head < 4) continue;
             float exact = at(&qkv, r, i), kept;
             uint32_t narrow;
@@ -168,29 +190,41 @@ static void check_rope(struct backend *b, uint32_t dim, enum dtype t)
         }
     }
     // Nothing but the 37 tokens of one layer was touched.
-    size_t touched = 0, bytes = 12 * kv_block_bytes(&shape), size = dtype_bytes(t);
+    size_t touched = 0, bytes = 12 * kv_block_bytes(&shape), element = dtype_bytes(t);
     static const char zero[4];
-    for (size_t i = 0; i < bytes; i += size) {
-        touched += memcmp((char *)kv.base + i, zero, size) != 0;
+    for (size_t i = 0; i < bytes; i += element) {
+        touched += memcmp((char *)kv.base + i, zero, element) != 0;
     }
     assert_in_range(touched, ROWS * 4 * dim - 4, ROWS * 4 * dim);  // a random 0 may be
+    free(w);
     backend_kv_free(b, &kv);
     backend_buffer_free(b, &qkv);
     backend_buffer_free(b, &before);
 }
 
-static void rope_rotates_halves_and_stores_in_the_tables_blocks(void **state)
+static void check_ropes(bool normed)
 {
-    (void)state;
     static const uint32_t dims[] = {2, 6, 16, 64, 80, 128};
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         struct backend *b = open_path(paths[p], 2);
         if (!b) continue;
         for (size_t i = 0; i < ARRAY_LEN(dims) * 3; i++) {
-            check_rope(b, dims[i / 3], dtypes[i % 3]);
+            check_rope(b, dims[i / 3], dtypes[i % 3], normed);
         }
         backend_close(b);
     }
+}
+
+static void rope_rotates_halves_and_stores_in_the_tables_blocks(void **state)
+{
+    (void)state;
+    check_ropes(false);
+}
+
+static void qk_norm_norms_each_head_of_q_and_k_before_it_is_rotated(void **state)
+{
+    (void)state;
+    check_ropes(true);
 }
 
 static void copying_a_block_copies_all_layers_and_no_other_block(void **state)
@@ -221,6 +255,7 @@ int main(void)
         cmocka_unit_test(add_rmsnorm_keeps_the_sum_and_norms_it),
         cmocka_unit_test(silu_mul_is_its_formula_for_large_and_small_gates),
         cmocka_unit_test(rope_rotates_halves_and_stores_in_the_tables_blocks),
+        cmocka_unit_test(qk_norm_norms_each_head_of_q_and_k_before_it_is_rotated),
         cmocka_unit_test(copying_a_block_copies_all_layers_and_no_other_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,10 @@
     "{\"architectures\":[\"MistralForCausalLM\"],\"num_hidden_layers\":2,"             \
     "\"hidden_size\":64,\"intermediate_size\":128,\"vocab_size\":100,"                 \
     "\"num_attention_heads\":8" more "}"
+#define SMALL_QWEN3(more)                                                              \
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"num_hidden_layers\":2,"               \
+    "\"hidden_size\":72,\"intermediate_size\":128,\"vocab_size\":100,"                 \
+    "\"num_attention_heads\":64" more "}"
 
 static struct model_config parse(const char *text, const char *generation)
 {

@@ -21,6 +21,7 @@ static void same(const struct model_config *a, const struct model_config *b)
     assert_int_equal(a->tied, b->tied);
     assert_int_equal(a->attention_bias, b->attention_bias);
     assert_int_equal(a->mlp_bias, b->mlp_bias);
+    assert_int_equal(a->qk_norm, b->qk_norm);
     assert_true(a->rope_theta == b->rope_theta);
     assert_int_equal(a->rope, b->rope);
     assert_true(a->rope_factor == b->rope_factor);
@@ -73,6 +74,22 @@ static const struct model_config mistral = {
     TINY,
     .dtype = DTYPE_F16,
 };
+static const struct model_config qwen3 = {
+    .architecture = "Qwen3ForCausalLM",
+    .layers = 3,
+    .kv_heads = 2,
+    .head_dim = 32,
+    .norm_eps = 1e-6f,
+    .tied = true,
+    .qk_norm = true,
+    .rope_theta = 1000000,
+    .rope_factor = 1,
+    .bos = 505,
+    .eos = {507},
+    .n_eos = 1,
+    TINY,
+    .dtype = DTYPE_BF16,
+};
 static const struct model_config linear = {
     .architecture = "LlamaForCausalLM",
     .layers = 2,
@@ -97,6 +114,7 @@ static void a_directory_gives_what_its_files_say(void **state)
         const struct model_config *want;
     } cases[] = {{MODELS "tiny-llama3", &llama3},
                  {MODELS "tiny-mistral", &mistral},
+                 {MODELS "tiny-qwen3", &qwen3},
                  {MODELS "tiny-llama-linear", &linear}};
     struct model_config c;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -115,9 +133,9 @@ static void a_directory_gives_what_its_files_say(void **state)
 static void the_spelling_of_transformers_5_means_the_same(void **state)
 {
     (void)state;
-    static const char *const models[] = {"tiny-llama2", "tiny-llama3",
+    static const char *const models[] = {"tiny-llama2",       "tiny-llama3",
                                          "tiny-llama-linear", "tiny-mistral",
-                                         "tiny-smollm2"};
+                                         "tiny-qwen3",        "tiny-smollm2"};
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         char path[128];
         snprintf(path, sizeof path, MODELS "%s/config.json", models[i]);
@@ -167,20 +185,30 @@ static void what_is_left_out_is_as_in_transformers(void **state)
     assert_int_equal(c.context, 131072);
     c = parse(SMALL_MISTRAL(",\"num_key_value_heads\":null"), NULL);
     assert_int_equal(c.kv_heads, 8);
+
+    c = parse(SMALL_QWEN3(""), NULL);
+    assert_int_equal(c.kv_heads, 32);
+    assert_int_equal(c.head_dim, 128);
+    assert_int_equal(c.context, 32768);
+    assert_int_equal(c.bos, -1);
+    assert_int_equal(c.n_eos, 0);
+    assert_true(c.qk_norm && !c.attention_bias && !c.tied);
+    c = parse(SMALL_QWEN3(",\"num_key_value_heads\":null"), NULL);
+    assert_int_equal(c.kv_heads, 64);
 }
 
 static void other_architectures_are_refused_by_name(void **state)
 {
     (void)state;
-    static const char *const files[] = {"tiny-qwen2", "tiny-qwen2-yarn", "tiny-qwen3",
-                                        "tiny-phi3", "tiny-gemma2"};
-    static const char *const names[] = {"Qwen2", "Qwen2", "Qwen3", "Phi3", "Gemma2"};
+    static const char *const files[] = {"tiny-qwen2", "tiny-qwen2-yarn", "tiny-phi3",
+                                        "tiny-gemma2"};
+    static const char *const names[] = {"Qwen2", "Qwen2", "Phi3", "Gemma2"};
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
         char path[128], why[160];
         snprintf(path, sizeof path, CONFIGS "%s.json", files[i]);
         snprintf(why, sizeof why,
                  "architecture %sForCausalLM is not supported; supported are "
-                 "LlamaForCausalLM and MistralForCausalLM",
+                 "LlamaForCausalLM, MistralForCausalLM and Qwen3ForCausalLM",
                  names[i]);
         char *text = files_read(path, NULL);
         refuse(text, why);
@@ -247,6 +275,8 @@ static void features_that_would_run_wrongly_are_refused(void **state)
                     "\"mlp_bias\":true,\"tie_word_embeddings\":true"),
               NULL);
     assert_true(c.attention_bias && c.mlp_bias && c.tied);
+    c = parse(SMALL_QWEN3(",\"attention_bias\":true,\"mlp_bias\":true"), NULL);
+    assert_true(c.attention_bias && !c.mlp_bias);  // which that class does not have
 }
 
 static void a_window_counts_where_the_architecture_has_one(void **state)
@@ -256,6 +286,18 @@ static void a_window_counts_where_the_architecture_has_one(void **state)
     assert_int_equal(parse(SMALL_MISTRAL(",\"sliding_window\":0"), NULL).window, 0);
     assert_int_equal(parse(SMALL_MISTRAL(",\"sliding_window\":null"), NULL).window, 0);
     assert_int_equal(parse(SMALL(",\"sliding_window\":32"), NULL).window, 0);
+    assert_int_equal(
+        parse(SMALL_QWEN3(",\"sliding_window\":4096,\"max_window_layers\":0,"
+                          "\"use_sliding_window\":false"),
+              NULL)
+            .window,
+        0);
+    refuse(
+        SMALL_QWEN3(",\"sliding_window\":4096,\"use_sliding_window\":true"),
+        "use_sliding_window is true; supported with architecture Qwen3ForCausalLM is "
+        "false");
+    refuse(SMALL_QWEN3(",\"use_sliding_window\":0"),
+           "use_sliding_window is 0; expected true or false");
     refuse(SMALL_MISTRAL(",\"sliding_window\":-1"), "sliding_window is -1");
     refuse(SMALL_MISTRAL(",\"sliding_window\":1.5"), "sliding_window is 1.5");
 

@@ -211,6 +211,8 @@ int main(void)
         {"tiny-smollm2", DTYPE_BF16, WEIGHT_Q8},
         {"tiny-llama3", DTYPE_F16, WEIGHT_Q4},
         {"tiny-llama-linear", DTYPE_F32, WEIGHT_OWN},  // one KV head, f32 weights
+        {"tiny-qwen3", DTYPE_BF16, WEIGHT_OWN},        // QK norm
+        {"tiny-qwen3", DTYPE_F16, WEIGHT_Q8},
     };
     static struct setup setups[ARRAY_LEN(models) * ARRAY_LEN(paths)];
     static char names[ARRAY_LEN(setups)][96];

@@ -260,15 +260,15 @@ static void a_batch_that_does_not_fit_is_refused_and_changes_nothing(void **stat
     fixture_close(&f);
 }
 
-#define MODELS 5
+#define MODELS 6
 #define PATHS  5
 #define DTYPES 2
 
 int main(void)
 {
-    static const char *const models[MODELS] = {"tiny-llama2", "tiny-llama3",
+    static const char *const models[MODELS] = {"tiny-llama2",       "tiny-llama3",
                                                "tiny-llama-linear", "tiny-mistral",
-                                               "tiny-smollm2"};
+                                               "tiny-qwen3",        "tiny-smollm2"};
     static const char *const paths[PATHS] = {"portable", "avx2", "avx512", "avx512bf16",
                                              "cuda"};
     static const enum dtype kv[DTYPES] = {DTYPE_F32, DTYPE_F16};

@@ -37,9 +37,11 @@ static struct api_call *prepare_file(const char *name)
 static void context_is(const char *messages, const char *wanted)
 {
     struct json *j = json_of(messages, strlen(messages));
+    const struct api_body body = {.messages = json_root(j),
+                                  .add_generation_prompt = true};
     struct bytes out = {0};
     struct api_error e = {0};
-    if (api_chat_context(json_root(j), true, &out, &e) < 0) fail_msg("%s", e.message);
+    if (api_chat_context(&body, &out, &e) < 0) fail_msg("%s", e.message);
     assert_string_equal(out.data, wanted);
     json_close(json_of(out.data, out.n));
     bytes_free(&out);
