@@ -5,7 +5,7 @@
  *     matrix.c      packing of weights, embed
  *     matmul.c      y = x W^T: tiles over panels and rows
  *     matmul_quant.c    the same where weights are int8 or int4 (quant.h)
- *     attention.c   paged attention; rope_store beside it in rope.c
+ *     attention.c   paged attention, attention_tile.c its inside; rope_store in rope.c
  *     rows.c        norms, activation: everything that goes row by row
  *     path*.c, quant_*.c    inner kernels for each instruction set
  *
