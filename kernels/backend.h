@@ -74,6 +74,7 @@ struct backend {
     struct backend_limits limits;
     uint32_t threads;
     uint32_t activation_bytes;  // of one element of a buffer
+    bool rounds[3];             // inputs of products, by the dtype of the weights
     size_t scratch_bytes;       // taken by opening it
     char describe[96];
 

@@ -46,8 +46,8 @@ int json_open(struct json **out, const char *text, size_t n, uint32_t max_depth,
 int json_open_bounded(struct json **out, const char *text, size_t n, uint32_t max_depth,
                       size_t max_values, struct err *err)
 {
-    size_t n_tokens = max_values;
-    int rc = json_scan(text, n, max_depth, &n_tokens, err);
+    size_t n_tokens;
+    int rc = json_scan(text, n, max_depth, max_values, &n_tokens, err);
     if (rc < 0) return rc;
 
     struct json *j = malloc(sizeof *j + n_tokens * sizeof j->tok[0]);

@@ -372,13 +372,13 @@ static int scan_document(struct scan *s)
     return s->pos == s->n ? 0 : invalid(s, s->pos, "something follows the value");
 }
 
-int json_scan(const char *text, size_t n, uint32_t max_depth, size_t *n_tokens,
-              struct err *err)
+int json_scan(const char *text, size_t n, uint32_t max_depth, size_t max_tokens,
+              size_t *n_tokens, struct err *err)
 {
     struct scan s = {.text = text,
                      .n = n,
                      .max_depth = max_depth,
-                     .max_tokens = *n_tokens,
+                     .max_tokens = max_tokens,
                      .err = err};
     int rc = scan_document(&s);
     *n_tokens = s.n_tokens;
@@ -389,6 +389,6 @@ int json_scan(const char *text, size_t n, uint32_t max_depth, size_t *n_tokens,
 
 int json_check(const char *text, size_t n, uint32_t max_depth, struct err *err)
 {
-    size_t n_tokens = SIZE_MAX;
-    return json_scan(text, n, max_depth, &n_tokens, err);
+    size_t n_tokens;
+    return json_scan(text, n, max_depth, SIZE_MAX, &n_tokens, err);
 }

@@ -56,6 +56,11 @@ const char *backend_describe(const struct backend *b)
     return b->describe;
 }
 
+bool backend_rounds(const struct backend *b, enum dtype weights)
+{
+    return b->rounds[weights];
+}
+
 uint32_t backend_threads(const struct backend *b)
 {
     return b->threads;

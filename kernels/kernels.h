@@ -118,6 +118,8 @@ NODISCARD int backend_open(struct backend **out, const char *name,
 void backend_close(struct backend *b);                  // NULL is fine
 const char *backend_describe(const struct backend *b);  // "cpu (AVX2+FMA, 2 threads)"
 uint32_t backend_threads(const struct backend *b);
+/* Whether products with weights that are kept in that type round their inputs to it first. */
+bool backend_rounds(const struct backend *b, enum dtype weights);
 /* What it took at opening for its own use, in the memory where the operations compute. */
 size_t backend_scratch_bytes(const struct backend *b);
 /* Bytes of the device's own memory that are free now; false: it computes in the host's. */

@@ -1,4 +1,5 @@
-/* http_internal.h - what the files of the HTTP side share; nothing else includes it.
+/* http_internal.h - what the files of the HTTP side and their tests share; nothing else
+ * includes it.
  *
  *     http.c         open and close, connections and their deadlines
  *     http_listen.c  the socket

@@ -90,8 +90,8 @@ static void product(struct bench *x, const char *name, uint32_t rows, uint32_t c
     }
     qsort(times, REPEATS, sizeof *times, by_size);
     double s = times[REPEATS / 2], flops = 2.0 * rows * cols * n / s;
-    bool pairs = x->machine.pairs > 0 && strstr(backend_describe(x->b), "BF16") &&
-                 format == WEIGHT_OWN && type == DTYPE_BF16;
+    bool pairs = x->machine.pairs > 0 && format == WEIGHT_OWN && type == DTYPE_BF16 &&
+                 backend_rounds(x->b, type);
     printf(
         "  %-8s %5u x %-4u %-4s rows %3u %9.1f us %6.1f GB/s %3.0f %%  %6.1f Gflop/s "
         "%3.0f %%\n",

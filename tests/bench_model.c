@@ -166,8 +166,7 @@ static void open_bench(struct bench *b, const char *dir, uint32_t threads,
 static bool measure_machine(struct bench *b, uint32_t threads)
 {
     b->machine = machine_measure(threads);
-    bool pairs = b->machine.pairs > 0 &&
-                 strstr(backend_describe(b->f.backend), "BF16") &&
+    bool pairs = b->machine.pairs > 0 && backend_rounds(b->f.backend, DTYPE_BF16) &&
                  b->f.model.weights.layer[0].qkv.format == WEIGHT_OWN &&
                  b->f.model.weights.layer[0].qkv.type == DTYPE_BF16;
     b->peak = pairs ? b->machine.pairs : b->machine.flops;

@@ -157,6 +157,7 @@ int cpu_open(struct backend **out, const struct backend_options *o, struct err *
 
     int rc = cpu_path_choose(&c->path, o->cpu_path, err);
     if (rc) goto fail;
+    c->base.rounds[DTYPE_BF16] = c->path->tile_rounded != NULL;
     if (c->base.threads > CPU_MAX_THREADS) {
         rc = err_set(err, -EINVAL, "%u threads were asked for; the most is %u",
                      c->base.threads, CPU_MAX_THREADS);

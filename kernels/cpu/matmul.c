@@ -48,12 +48,6 @@ static const void *block_of(const struct matrix *m, uint32_t panel, uint32_t k)
            (size_t)k * PANEL * dtype_bytes(m->type);
 }
 
-/* Whether the inputs of a product are rounded first. */
-static bool rounds(const struct cpu *c, const struct matrix *m)
-{
-    return m->type == DTYPE_BF16 && c->path->tile_rounded;
-}
-
 static void round_row(void *arg, uint32_t r, uint32_t thread)
 {
     (void)thread;
@@ -88,7 +82,7 @@ static void multiply_block(const struct matmul_job *j, uint32_t p, uint32_t k,
 {
     const void *w = block_of(j->m, p, k);
     uint32_t n_k = cpu_min(j->k_block, j->m->cols - k);
-    if (rounds(j->cpu, j->m))
+    if (j->rounded)
         rounded_tiles(j, row, rows, k, n_k, w, t);
     else
         cpu_tiles(j->cpu->path, kind_of(j->m), rows, n_k, x, ldx, w, PANEL, t.y, t.ldy,
@@ -112,6 +106,16 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
     }
 }
 
+/* Columns from k of rows from `row`, LDX apart. */
+static void copy_block(float *x, const struct matmul_job *j, uint32_t row,
+                       uint32_t rows, uint32_t k, uint32_t n_k)
+{
+    for (uint32_t r = 0; r < rows; r++) {
+        memcpy(x + (size_t)r * LDX, j->x + (size_t)(row + r) * j->m->cols + k,
+               n_k * sizeof *x);
+    }
+}
+
 static void many_rows(void *arg, uint32_t i, uint32_t thread)
 {
     const struct matmul_job *j = arg;
@@ -122,10 +126,7 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
              end = cpu_min(j->panels, first + j->group);
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
         uint32_t n_k = cpu_min(j->k_block, m->cols - k);
-        for (uint32_t r = 0; r < rows && !rounds(j->cpu, m); r++) {
-            memcpy(x + (size_t)r * LDX, j->x + (size_t)(row + r) * m->cols + k,
-                   n_k * sizeof *x);
-        }
+        if (!j->rounded) copy_block(x, j, row, rows, k, n_k);
         for (uint32_t p = first; p < end; p++) {
             struct target t = target_of(j, p, row, spill);
             multiply_block(j, p, k, row, rows, x, LDX, t);
@@ -146,7 +147,8 @@ static void multiply(struct cpu *c, float *y, const struct matrix *m, const floa
     }
     struct matmul_job j = {.cpu = c, .m = m, .x = x, .y = y, .rows = rows};
     j.k_block = k_block_of(m->cols);
-    if (rounds(c, m)) cpu_run_rows(c, rows, m->cols, round_row, &j);
+    j.rounded = backend_rounds(&c->base, m->type);
+    if (j.rounded) cpu_run_rows(c, rows, m->cols, round_row, &j);
     matmul_run(&j, few_rows, many_rows);
 }
 

@@ -28,6 +28,7 @@ struct matmul_job {
     uint32_t groups;
     uint32_t chunk;  // rows of one item
     uint32_t k_block;
+    bool rounded;  // inputs are, to bf16
 };
 
 /* The rounded inputs of a block of one row; the rows of a tile are neighbours. */

@@ -210,6 +210,7 @@ int cuda_open(struct backend **out, const char *name, const struct backend_optio
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);  // for what the host does itself
     c->base.threads = o->threads ? o->threads : cpus > 0 ? (uint32_t)cpus : 1;
     c->base.activation_bytes = sizeof(float);
+    c->base.rounds[DTYPE_F16] = c->base.rounds[DTYPE_BF16] = true;
     c->exact = o->exact;
     cuda_graphs_open(c, o->layers);
 

@@ -2,8 +2,9 @@
 """faults.py [WORD...] - deliberate bugs in the CUDA backend, each of which its tests must catch.
 
 A copy of the tree is built for the CPU that stands in for a GPU (the source tier), and its tests
-must pass.  Then one bug after the other is put in, and the tests named beside it must fail.  Words
-pick the bugs whose description begins with one of them.  Closes with "N passed, N failed, N skipped".
+must pass.  Then one bug after the other is put in, and the tests named beside it must fail, or the
+stand-in say why it ends them; a time-out or a crash is no catch.  Words pick the bugs whose
+description begins with one of them.  Closes with "N passed, N failed, N skipped".
 """
 import filecmp
 import os
@@ -98,13 +99,22 @@ def unit(tests):
     return p.returncode == 0, p.stdout + p.stderr
 
 
-def why(said):
-    """What failed: a test's name, or what the stand-in or the compiler says."""
-    for word in ("[  FAILED  ] ", "stand-in: ", "** ", "error: "):
-        found = [line.split(word, 1)[1] for line in said.splitlines() if word in line]
-        if found:
-            return found[0]
-    return said[-200:]
+def after(word, said):
+    """The ends of the lines in which it stands."""
+    return [line.split(word, 1)[1] for line in said.splitlines() if word in line]
+
+
+def seen(passed, said):
+    """-> (was the bug seen?, by which test or sentence of the stand-in, or why not)"""
+    if passed:
+        return False, "they pass"
+    if " passed, " not in said:
+        return False, (after("error: ", said) or [said[-200:]])[0]
+    ended = after("** ", said)  # programs that ended before their tests did
+    if late := [line for line in ended if "status 124" in line]:
+        return False, "a time-out: " + late[0]
+    sentences = after("[  FAILED  ] ", said) + after("stand-in: ", said)
+    return bool(sentences), (sentences or ended or [said[-200:]])[0]
 
 
 def planted(fault):
@@ -118,28 +128,39 @@ def planted(fault):
         return False
     with open(path, "w", encoding="utf-8") as f:
         f.write(text.replace(old, new))
-    passed, said = unit(tests)
+    caught, why = seen(*unit(tests))
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
-    built = " passed, " in said
-    caught = built and not passed
-    print(f"{'caught' if caught else 'FAILED'}  {what}: {tests}: "
-          f"{why(said) if not passed else 'they pass'}", flush=True)
+    print(f"{'caught' if caught else 'FAILED'}  {what}: {tests}: {why}", flush=True)
     return caught
 
 
-def main(words):
-    chosen = [f for f in FAULTS if not words or f[0].startswith(tuple(words))]
-    os.makedirs(COPY, exist_ok=True)
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True,
+def copy_tree():
+    """What git knows of, and nothing else: the Makefile compiles whatever lies there."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True,
                            text=True).stdout.split("\0")
-    for name in filter(None, files):
+    names = {name for name in names if name and os.path.exists(os.path.join(ROOT, name))}
+    for folder, folders, files in os.walk(COPY):
+        if folder == COPY and "build" in folders:
+            folders.remove("build")
+        for file in files:
+            path = os.path.join(folder, file)
+            if os.path.relpath(path, COPY) not in names:
+                os.remove(path)
+                # It may be in archives, which no rule would make anew for that.
+                shutil.rmtree(os.path.join(COPY, "build"), ignore_errors=True)
+    for name in names:
         source, to = os.path.join(ROOT, name), os.path.join(COPY, name)
         os.makedirs(os.path.dirname(to), exist_ok=True)
         if not os.path.exists(to) or not filecmp.cmp(source, to, shallow=False):
             shutil.copy(source, to)
+
+
+def main(words):
+    chosen = [f for f in FAULTS if not words or f[0].startswith(tuple(words))]
     if not chosen:
         sys.exit("faults.py: no fault begins so")
+    copy_tree()
     passed, said = unit(tests_of(chosen))
     if not passed:
         sys.exit(said + "faults.py: the tests fail without a fault")

@@ -33,7 +33,7 @@ $(BUILD)/tests/emulated/kernels/%.c.o: kernels/cpu/%.c
 $(BUILD)/fuzz/tests/emulated/kernels/%.c.o: kernels/cpu/%.c
 	$(say) FUZZ "$< (emulated)"
 	@mkdir -p $(@D)
-	$(Q)$(CLANG) $(FUZZ_FLAGS) $(EMULATED_FLAGS) -fsanitize=fuzzer-no-link,address,undefined \
+	$(Q)$(CLANG) $(FUZZ_FLAGS) $(EMULATED_FLAGS) -fsanitize=fuzzer-no-link,address \
 	    -MMD -MP -c $< -o $@
 
 EMULATED_FUZZERS := $(BUILD)/tests/fuzz/fuzz_attention $(BUILD)/tests/fuzz/fuzz_kernels

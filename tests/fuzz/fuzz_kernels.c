@@ -119,9 +119,9 @@ static void product(struct input *in, struct backend *b, struct backend *other)
     float *y = products_by(b, &m, p.x, p.n, p.n);
     float *parts = products_by(other, &m2, p.x, p.n, take(in, 1, p.n));
     same(y, parts, (size_t)p.n * p.rows);
-    check_output_fn *check = m.format != WEIGHT_OWN     ? check_quant_product
-                             : rounds_inputs(b, m.type) ? check_rounded_product
-                                                        : check_product;
+    check_output_fn *check = m.format != WEIGHT_OWN      ? check_quant_product
+                             : backend_rounds(b, m.type) ? check_rounded_product
+                                                         : check_product;
     for (uint32_t r = 0; r < p.n; r++)
         for (uint32_t c = 0; c < p.rows; c++)
             check(p.x + (size_t)r * p.cols, w + (size_t)c * p.cols, p.cols,

@@ -5,7 +5,7 @@
 #ifndef TESTS_KERNELS_PRODUCT_REFERENCE_H
 #define TESTS_KERNELS_PRODUCT_REFERENCE_H
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/quant.h"
 #include "tests/kernels/fixture.h"
 
 /* One output in double precision, and how far f32 may be from it: every product goes
@@ -26,13 +26,8 @@ static inline void check_product(const float *x, const float *w, uint32_t cols,
         fail_msg("%.9g is not %.9g with %u columns", got, sum, cols);
 }
 
-/* Whether the backend's path rounds the inputs of products with weights of that type. */
-static inline bool rounds_inputs(struct backend *b, enum dtype t)
-{
-    return t == DTYPE_BF16 && cpu_of(b)->path->tile_rounded;
-}
-
-/* The same where inputs are rounded to bf16 first; the instruction counts weights, inputs and sums below the normal numbers as zero. */
+/* The same where inputs are rounded to bf16 first; the instruction counts weights, inputs
+ * and sums below the normal numbers as zero. */
 static inline void check_rounded_product(const float *x, const float *w, uint32_t cols,
                                          float bias, float got)
 {

@@ -40,7 +40,8 @@ static void same(const float *got, const float *want, size_t n)
 static void tiles_and_strips(uint64_t seed)
 {
     enum { K = 29, LDY = 64 };
-    float x[TILE_ROWS * K], w[4 * K * PANEL], y[2][TILE_ROWS * LDY];
+    float x[TILE_ROWS * K], w[4 * K * PANEL];
+    float tile[2][TILE_ROWS * LDY], strip[2][TILE_ROWS * LDY];
     uint16_t narrow[4 * K * PANEL];
     fill_finite(x, ARRAY_LEN(x), seed);
     fill_finite(w, ARRAY_LEN(w), seed + 1);
@@ -51,16 +52,18 @@ static void tiles_and_strips(uint64_t seed)
             const uint32_t panels = strip_panels(native_path, rows);
             for (int p = 0; p < 2; p++) {
                 const struct cpu_path *path = p ? native_path : emulated_path;
-                fill_finite(y[p], ARRAY_LEN(y[p]), seed + 2);
-                path->tile[dtypes[t]](rows, K, x, K, from, PANEL, y[p], LDY,
+                fill_finite(tile[p], ARRAY_LEN(tile[p]), seed + 2);
+                fill_finite(strip[p], ARRAY_LEN(strip[p]), seed + 3);
+                path->tile[dtypes[t]](rows, K, x, K, from, PANEL, tile[p], LDY,
                                       (enum tile_sums)(rows % 3));
                 if (panels > 1)
                     path->strip[dtypes[t]](
                         rows, panels, K, x, K, from, PANEL,
-                        (ptrdiff_t)(K * PANEL * dtype_bytes(dtypes[t])), y[p], LDY,
+                        (ptrdiff_t)(K * PANEL * dtype_bytes(dtypes[t])), strip[p], LDY,
                         (enum tile_sums)((rows + 1) % 3));
             }
-            same(y[0], y[1], ARRAY_LEN(y[0]));
+            same(tile[0], tile[1], ARRAY_LEN(tile[0]));
+            same(strip[0], strip[1], ARRAY_LEN(strip[0]));
         }
     }
 }
@@ -151,7 +154,8 @@ static void conversions(uint64_t seed)
 static void rows(uint64_t seed)
 {
     const uint32_t n = 1 + (uint32_t)(seed * 37 % (N / 2));
-    float a[N], b[N], c[N], y[2][N], m[2] = {0.25f, 0.25f}, l[2] = {2, 2}, by[2];
+    float a[N], b[N], c[N], y[2][N], m[2] = {0.25f, 0.25f}, l[2] = {2, 2};
+    float by[2] = {0};
     fill(a, N, seed);
     fill(b, N, seed + 1);
     fill(c, N, seed + 2);
@@ -172,10 +176,10 @@ static void rows(uint64_t seed)
             }
         }
         same(y[0], y[1], N);
+        same(m, m + 1, 1);
+        same(l, l + 1, 1);
+        same(by, by + 1, 1);
     }
-    same(m, m + 1, 1);
-    same(l, l + 1, 1);
-    same(by, by + 1, 1);
 }
 
 static void compare(const char *name, const char *emulated)

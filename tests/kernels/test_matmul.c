@@ -20,7 +20,7 @@ static void check_shape(struct backend *b, struct shape shape, enum dtype t,
     static const uint32_t counts[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,
                                       12, 13, 16, 17, 31, 32, 33, 97, 200};
     check_products(b, &m, w, with_bias ? bias : NULL, counts, ARRAY_LEN(counts),
-                   rounds_inputs(b, t) ? check_rounded_product : check_product);
+                   backend_rounds(b, t) ? check_rounded_product : check_product);
     backend_matrix_free(b, &m);
     free(typed);
     free(bias);
@@ -98,7 +98,7 @@ static void weights_in_16_bits_multiply_as_the_same_values_in_f32(void **state)
         if (!b) continue;
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
             for (size_t t = 1; t < ARRAY_LEN(dtypes); t++) {
-                if (rounds_inputs(b, dtypes[t])) continue;
+                if (backend_rounds(b, dtypes[t])) continue;
                 uint32_t rows = shapes[i].rows, cols = shapes[i].cols;
                 float *w = malloc((size_t)rows * cols * sizeof *w);
                 float *x = random_floats(6, (size_t)ROWS * cols);

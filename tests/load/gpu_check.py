@@ -17,6 +17,7 @@ Needs Python alone, 40 GB of memory beside the GPU, 8 GB of disk in --folder, an
 says nothing of a GPU.
 """
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -51,8 +52,8 @@ CLOSING = 8  # seconds for ending what runs, and the table
 NO_GPU = "These are figures of a CPU that stands in for a GPU. They say nothing of a GPU."
 
 
-class Stopped(Exception):
-    pass
+class Stopped(BaseException):
+    """By a signal; the first one alone does so, and what cleans up runs to its end."""
 
 
 class Failed(Exception):
@@ -86,6 +87,19 @@ def end_session(sid):
         end = time.monotonic() + CLOSING / 2
         while session(sid) and time.monotonic() < end:
             time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def surely(clean_up):
+    """Does it in the end, and again where a signal has struck while it was done."""
+    try:
+        try:
+            yield
+        finally:
+            clean_up()
+    except Stopped:
+        clean_up()
+        raise
 
 
 def toolkit_libraries():
@@ -128,15 +142,17 @@ class Check:
                               errors="replace", env={**self.env, **env}, cwd=ROOT,
                               start_new_session=True) as p:
             timer = threading.Timer(limit, lambda: (late.set(), end_session(p.pid)))
-            timer.start()
-            try:
+
+            def end():
+                timer.cancel()
+                end_session(p.pid)
+
+            with surely(end):
+                timer.start()
                 for line in p.stdout:
                     print(line, end="", flush=True)
                     hear(line)
-            finally:
-                timer.cancel()
-                end_session(p.pid)
-                timer.join()
+            timer.join()
         if late.is_set():
             self.failed.append(f"{part} was ended after the {limit:.0f} s that it had")
         elif p.returncode != 0:
@@ -164,8 +180,20 @@ class Check:
         there = [p for p in programs if os.path.exists(p)]
         jobs = str(min(8, os.cpu_count()))
 
+        skipped = self.out["skipped"] = {}  # why, by program and test
+        program = why = ""
+
         def hear(line):
-            if " passed, " in line:
+            nonlocal program, why
+            if line.startswith("== "):
+                program = line[3:].strip()
+            elif line.startswith("skipped: "):
+                why = line[9:].strip()
+            elif line.startswith("[  SKIPPED ] "):
+                # Once more in a list at the end.
+                skipped.setdefault(program + ": " + line.split()[-1], why or "it says not why")
+                why = ""
+            elif " passed, " in line:
                 self.out["tests"] = line.strip()
         self.run("tests", [os.path.join(ROOT, "tests", "run.sh"), *there], hear, JOBS=jobs,
                  TEST_TIMEOUT=str(int(self.left("tests")) + 1))
@@ -232,22 +260,25 @@ class Check:
             json.dump(self.out, f, indent=1)
         os.replace(self.o.json + ".new", self.o.json)
 
+    def clean_up(self):
+        self.drop_model()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def all(self):
-        with tempfile.TemporaryDirectory(dir=self.o.folder, prefix="dormouse-check-",
-                                         ignore_cleanup_errors=True) as self.folder:
-            try:
-                self.part("kernels", self.kernels)
-                if "device" not in self.out:
-                    return
-                self.part("tests", self.tests)
-                self.part("model", self.make_model)
-                self.part("waking", lambda: self.wake("waking", "waking"))
-                self.part("streams", lambda: self.wake("streams", "streams-ram"))
-            finally:
-                self.drop_model()
+        self.folder = tempfile.mkdtemp(dir=self.o.folder, prefix="dormouse-check-")
+        with surely(self.clean_up):
+            self.part("kernels", self.kernels)
+            if "device" not in self.out:
+                return
+            self.part("tests", self.tests)
+            self.part("model", self.make_model)
+            self.part("waking", lambda: self.wake("waking", "waking"))
+            self.part("streams", lambda: self.wake("streams", "streams-ram"))
 
 
 def stop(*_):
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda *_: None)
     raise Stopped
 
 

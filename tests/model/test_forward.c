@@ -125,10 +125,8 @@ static bool open_model(struct fixture *f, const struct setup *s, char *dir, size
 static double tolerance_of(const struct setup *s, const struct fixture *f)
 {
     enum dtype weights = f->model.weights.embed.type;
-    bool cuda = strcmp(s->cpu_path, "cuda") == 0;
-    bool rounds = cuda || strcmp(s->cpu_path, "avx512bf16") == 0;
-    if (rounds && weights == DTYPE_BF16) return BF16_PRODUCTS;
-    if (cuda && weights == DTYPE_F16) return F16_PRODUCTS;
+    if (backend_rounds(f->backend, weights))
+        return weights == DTYPE_BF16 ? BF16_PRODUCTS : F16_PRODUCTS;
     return s->kv == DTYPE_F32 ? F32_TOLERANCE : F16_TOLERANCE;
 }
 

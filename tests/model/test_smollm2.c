@@ -107,7 +107,7 @@ static void decode_together(struct fixture *f, struct reply *replies, uint32_t n
 
 static double tolerance_of(const struct setup *s, const struct backend *b)
 {
-    return strstr(backend_describe(b), "BF16") ? ROUNDED_TOLERANCE : s->tolerance;
+    return backend_rounds(b, DTYPE_BF16) ? ROUNDED_TOLERANCE : s->tolerance;
 }
 
 static void replies_are_the_recorded_ones(void **state)

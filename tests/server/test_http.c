@@ -1,5 +1,9 @@
 /* HTTP with raw sockets, on the whole server in this process over a tiny model. */
+#include "server/http_internal.h"
 #include "tests/server/http_fixture.h"
+
+#include <netinet/tcp.h>
+#include <semaphore.h>
 
 /* ---- one server for most ---- */
 
@@ -213,33 +217,65 @@ static int cancelled(const struct server *s)
     return n;
 }
 
+/* A job that holds the worker which has it. */
+struct gate {
+    struct job job;
+    sem_t reached, open;
+};
+
+static void wait_at_gate(struct job *j)
+{
+    struct gate *g = CONTAINER_OF(j, struct gate, job);
+    sem_post(&g->reached);
+    while (sem_wait(&g->open) != 0) {
+    }
+}
+
+/* Leave, and wait until the server's side of the connection has the end. */
+static void leave(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    for (int ms = 0; info.tcpi_state != TCP_FIN_WAIT2; ms++, usleep(1000)) {
+        if (ms == 60000) fail_msg("the end of a connection is not acknowledged");
+        assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+    }
+}
+
 static void a_client_that_leaves_before_a_worker_has_its_body_is_counted(void **state)
 {
     (void)state;
+    enum { QUEUE = 8 };
     struct server s = server_options();
     s.options.workers = 1;
-    s.options.max_body = 8 << 20;
+    s.options.max_running = s.options.max_waiting = QUEUE / 2;
     server_listen(&s);
     server_load(&s);
+    struct gate gate = {.job.run = wait_at_gate};
+    sem_init(&gate.reached, 0, 0);
+    sem_init(&gate.open, 0, 0);
+    assert_int_equal(workers_submit(s.http->workers, &gate.job), 0);
+    assert_int_equal(sem_wait(&gate.reached), 0);
 
-    /* Work for the only worker, so that the others' bodies have to wait for it. */
-    struct bytes busy = {0};
-    bytes_printf(&busy, CHAT "Content-Length: %d\r\n\r\n[", 8 << 20);
-    while (busy.n < 8 << 20) bytes_add_text(&busy, "{},{},{},{},{},{},{},{},");
-    int first = dial(&s);
-    say(first, busy.data, busy.n);
-    usleep(1000);
-
-    int others[8];
-    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
-        others[i] = dial(&s);
-        say_text(others[i], chat("", LONG));
-        close(others[i]);
+    /* The one that is refused tells that all others are in the queue. */
+    struct pollfd clients[QUEUE + 1];
+    for (size_t i = 0; i < ARRAY_LEN(clients); i++) {
+        clients[i] = (struct pollfd){.fd = dial(&s), .events = POLLIN};
+        say_text(clients[i].fd, chat(LAST, LONG));
     }
-    while (cancelled(&s) < (int)ARRAY_LEN(others)) usleep(1000);
-    close(first);
-    bytes_free(&busy);
+    assert_int_equal(poll(clients, ARRAY_LEN(clients), 60000), 1);
+    for (size_t i = 0; i < ARRAY_LEN(clients); i++)
+        if (!clients[i].revents) leave(clients[i].fd);
+    watch_poll(s.http->watch);
+
+    sem_post(&gate.open);
+    workers_stop(s.http->workers);  // it has run all of the queue
+    assert_int_equal(cancelled(&s), QUEUE);
+    for (size_t i = 0; i < ARRAY_LEN(clients); i++) close(clients[i].fd);
     server_end(&s);
+    sem_destroy(&gate.reached);
+    sem_destroy(&gate.open);
 }
 
 static void what_comes_too_slowly_is_408(void **state)
