@@ -35,6 +35,14 @@
 #define STEPS      32
 #define MAX_TOKENS 256
 
+/* What threads do depends on the shapes of steps, not on the tokens in them: one case has
+ * steps of all sizes.  ThreadSanitizer takes minutes over the others, which are for the numbers. */
+#ifdef __SANITIZE_THREAD__
+#define CASES 1
+#else
+#define CASES 4
+#endif
+
 struct setup {
     const char *model, *cpu_path;
     enum dtype kv;
@@ -151,7 +159,7 @@ static void agrees_with_the_goldens(void **state)
     uint32_t cases = 0;
 
     for (struct json_iter i = json_iter(json_get(json_root(g.json), "cases"));
-         json_next(&i); cases++) {
+         cases < CASES && json_next(&i); cases++) {
         struct golden_case c;
         read_case(&c, i.value, logits);
         for (size_t k = 0; k < n_chunks; k++)
@@ -159,7 +167,7 @@ static void agrees_with_the_goldens(void **state)
     }
     print_message("%s, %s, %s KV: largest error %.1e\n", s->model, s->cpu_path,
                   dtype_name(s->kv), worst);
-    assert_int_equal(cases, 4);
+    assert_int_equal(cases, CASES);
     assert_true(worst < tolerance);
     golden_close(&g);
     free(logits);
