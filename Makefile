@@ -86,7 +86,7 @@ SERVER  := $(BUILD)/dormouse
 TESTS   := $(foreach r,$(ROOMS),$(call tests_of,$r)) $(STANDIN_TESTS)
 FUZZERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
-HELPERS := $(patsubst %,$(BUILD)/%.o,$(filter-out tests/bench_%,$(wildcard tests/*.c)))
+HELPERS := $(patsubst %,$(BUILD)/%.o,$(filter-out tests/bench_% tests/machine.c,$(wildcard tests/*.c)))
 COUNT_ALLOCS := $(foreach f,malloc calloc realloc aligned_alloc strdup,-Wl,--wrap=$(f))
 
 include tests/emulated/emulated.mk
@@ -114,7 +114,7 @@ $(WEAK_NAMES): $(BUILD)/server/main.c.o $(BUILD)/tests/e2e/weak_names.c.o $(call
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) -Wl,--wrap=block_meta_next $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
-$(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(call libs_of,server)
+$(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(BUILD)/tests/machine.c.o $(call libs_of,server)
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
@@ -232,12 +232,14 @@ e2e: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready $(CLIENTS_VENV)/ready ## the end-
 storms: $(SERVER) $(WEAK_NAMES) $(E2E_VENV)/ready ## the long proofs of sleep: damage, faults, kills, many sleepers
 	@STORMS=1 tests/e2e/run.sh $(SERVER) -k "damage or kill or sleepers or offload or faults or tenants or storm"
 
+# A program that starts no thread has no race: ThreadSanitizer is given the others.
 CHOSEN := $(if $(T),$(foreach t,$(T),$(BUILD)/tests/$(dir $t)test_$(notdir $t)),$(TESTS))
 unit: $(CHOSEN) $(STANDIN_SO) ## the unit tests; T=room/name runs one program
-	@$(ON_STANDIN) tests/run.sh $(CHOSEN)
+	@$(ON_STANDIN) tests/run.sh $(if $(T),$(CHOSEN),$(if $(filter thread,$(SAN)),$$(tests/threaded.sh $(CHOSEN)),$(CHOSEN)))
 
 # What strangers send is fuzzed for FUZZ_SECONDS, the rest for a quarter of that.
 FUZZ_SECONDS ?= 60
+fuzzers: $(FUZZERS) ## build the fuzzers
 fuzz: $(FUZZERS) ## run each fuzzer for FUZZ_SECONDS (default 60) or a quarter of that
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZERS)
 
@@ -271,8 +273,8 @@ HEADERS = $(filter-out $(if $(filter cpu,$(DEVICE)),kernels/cuda/% tests/cuda_on
               kernels/cuda/attention.h tests/cuda_on_cpu/source.h tests/cuda_on_cpu/ptx.h, \
               $(wildcard */*.h */*/*.h))
 headers: ## check that every header compiles by itself
-	@for h in $(HEADERS); do \
-	    $(CC) $(ALL_CFLAGS) $(PKG_CFLAGS) -Wno-unused-function -fsyntax-only -include $$h -x c /dev/null || exit 1; done
+	@printf '%s\n' $(HEADERS) | xargs -P $$(nproc) -I{} \
+	    $(CC) $(ALL_CFLAGS) $(PKG_CFLAGS) -Wno-unused-function -fsyntax-only -include {} -x c /dev/null
 
 FORMATTED := $(wildcard */*.[ch] */*/*.[ch] */*/*.cu)
 format: ## rewrite the sources in the house style
@@ -296,7 +298,7 @@ unit: export DORMOUSE_TEMPLATE_GOLDENS ?= $(wildcard ../shared/golden/templates)
 Q    := $(if $(V),,@)
 say   = @$(if $(V),:,printf '  %-4s %s\n')
 
-.PHONY: all run deps deps-test model test e2e storms unit fuzz bench bench-loss bench-wake bench-lookup bench-replay bench-peer layers headers format style \
+.PHONY: all run deps deps-test model test e2e storms unit fuzzers fuzz bench bench-loss bench-wake bench-lookup bench-replay bench-peer layers headers format style \
         check-format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 # A multiprocessor's shared memory in KiB, threads and blocks (CUDA C++ Programming Guide,
 # "Technical Specifications per Compute Capability").
@@ -125,19 +126,23 @@ def faults_of(name, k, counts):
                 yield 'has no %s' % n
 
 
-def report(nvcc, cuobjdump, out, arch, flags):
+def measure(nvcc, cuobjdump, out, flags, arch, source):
+    """-> what ptxas, the machine code and the PTX say of each kernel of a source."""
+    base = os.path.join(out, 'sm_%s-%s' % (arch, os.path.basename(source)[:-3]))
+    run(nvcc, *flags, '-arch=compute_' + arch, '-ptx', source, '-o', base + '.ptx')
+    found = resources(run(nvcc, *flags, '-arch=sm_' + arch, '-cubin', '-Xptxas', '-v',
+                          base + '.ptx', '-o', base + '.cubin'))
+    mix = instructions(run(cuobjdump, '-sass', base + '.cubin'))
+    with open(base + '.ptx', encoding='utf-8') as f:
+        return found, mix, launches(f.read())
+
+
+def report(arch, measured):
     faults = []
     hot = dict.fromkeys(HOT, 0)
     print('\nsm_%-37s regs  shared  launch spill stack  warps' % arch, end='')
     print(''.join('%7s' % n for n, _ in INSTRUCTIONS))
-    for source in sorted(glob.glob('kernels/cuda/*.cu')):
-        base = os.path.join(out, 'sm_%s-%s' % (arch, os.path.basename(source)[:-3]))
-        found = resources(run(nvcc, *flags, '-arch=sm_' + arch, '-cubin', '-Xptxas', '-v',
-                              source, '-o', base + '.cubin'))
-        mix = instructions(run(cuobjdump, '-sass', base + '.cubin'))
-        run(nvcc, *flags, '-arch=compute_' + arch, '-ptx', source, '-o', base + '.ptx')
-        with open(base + '.ptx', encoding='utf-8') as f:
-            launch = launches(f.read())
+    for found, mix, launch in measured:
         names = demangle(list(found))
         for symbol, k in sorted(found.items(), key=lambda item: names[item[0]]):
             name, counts = names[symbol], mix[symbol]
@@ -184,7 +189,11 @@ def main(arguments):
     os.makedirs(out, exist_ok=True)
     beside = os.path.dirname(os.path.realpath(cuobjdump))  # cuobjdump calls nvdisasm
     os.environ['PATH'] = beside + os.pathsep + os.environ['PATH']
-    faults = [f for a in archs for f in report(nvcc, cuobjdump, out, a, arguments[split + 1:])]
+    flags, sources = arguments[split + 1:], sorted(glob.glob('kernels/cuda/*.cu'))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        measured = {a: [pool.submit(measure, nvcc, cuobjdump, out, flags, a, s) for s in sources]
+                    for a in archs}
+        faults = [f for a in archs for f in report(a, (m.result() for m in measured[a]))]
     roofline()
     print()
     for f in faults:
