@@ -49,7 +49,7 @@ def assert_serves_without_ssd(folder, cold, *words, preexec=None):
     checked = subprocess.run([PROGRAM, "serve", model_dir("tiny-rand"), "--port", "0", *flags,
                               "--check-config"], capture_output=True, text=True, check=True,
                              preexec_fn=preexec)
-    warned = re.findall("warn (there is no SSD tier: .*)", checked.stderr)
+    warned = re.findall("warn +(there is no SSD tier: .*)", checked.stderr)
     assert len(warned) == 1, checked.stderr
     with Server("tiny-rand", *flags, preexec=preexec) as server:
         for p in PROMPTS:
