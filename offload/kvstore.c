@@ -293,7 +293,7 @@ uint64_t kvstore_next(const struct kvstore *kv, uint64_t now)
 static bool may_drain(const struct kvstore *kv, uint64_t now)
 {
     const struct tier *ssd = kv->o.ssd;
-    return ssd && (kv_tier_takes(kv, KV_SSD, now) || !ssd->health.full);
+    return ssd && (kv_tier_takes(kv, KV_SSD, now) || !tier_waits_for_room(ssd));
 }
 
 bool kvstore_drain(struct kvstore *kv, uint64_t now)

@@ -197,8 +197,9 @@ bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
  * not later than now ends it.  What is held at one time takes half of RAM's blocks at most,
  * of G1's where there is no RAM, and of a tenant's no more than its quota and, where there are
  * several, than half of what the others leave of that, so that some is left for one more;
- * blocks that two share count twice.  -EDQUOT: it would be more.  One that grows beyond that holds no more
- * than it did.
+ * blocks that two share count twice.  -EDQUOT: it would be more.  What it holds already it may
+ * go on to hold, for longer or shorter, whatever others have come to hold since; one that
+ * grows beyond its share holds no more than it did.
  * Forget: out of every tier, blocks that others share excepted; -EBUSY also while one of its
  * blocks is on its way, so that it is to be asked again after a step.  The bytes of what RAM
  * and SSD still had of it are overwritten, on the SSD while kvstore_erasing(); until then a

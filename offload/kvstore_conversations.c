@@ -28,6 +28,7 @@ static void set_hold(struct kvstore *kv, uint32_t r, uint64_t until)
         }
     }
     x->held_until = until;
+    x->held = until ? x->blocks : 0;
     if (kv->holds_until < until) kv->holds_until = until;
     kv->n_held = 0;
     kv->held_until = 0;  // to be counted anew
@@ -51,16 +52,24 @@ uint64_t kvstore_hold_tokens(const struct kvstore *kv)
     return (uint64_t)most_held(kv) * kv->o.block_tokens;
 }
 
-/* May record r hold so many blocks, beside what all others hold? */
-static bool may_hold(const struct kvstore *kv, uint32_t r, uint32_t blocks,
-                     uint64_t now)
+static uint32_t held_by(const struct kv_record *x, uint64_t now)
 {
+    return x->held_until > now ? x->held : 0;
+}
+
+/* May record r hold so many blocks, beside what all others hold?  As many as it has held
+ * it may: what others have come to hold since is their share of the rest. */
+static bool may_hold(const struct kvstore *kv, uint32_t r, uint32_t blocks,
+                     uint32_t has_held, uint64_t now)
+{
+    if (blocks <= has_held) return true;
     const struct kv_records *rs = kv->records;
     uint64_t all = blocks, own = blocks;
     for (uint32_t i = rs->newest; i != KV_NONE; i = rs->at[i].older) {
-        if (i == r || rs->at[i].held_until <= now) continue;
-        all += rs->at[i].blocks;
-        if (rs->at[i].tenant == rs->at[r].tenant) own += rs->at[i].blocks;
+        if (i == r) continue;
+        uint32_t held = held_by(&rs->at[i], now);
+        all += held;
+        if (rs->at[i].tenant == rs->at[r].tenant) own += held;
     }
     uint64_t quota = kv->level[KV_RAM].slots ? kv->policy.ram_quota : 0;
     uint64_t most = most_held(kv), others = all - own;
@@ -74,7 +83,9 @@ int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name, uint64_t
 {
     uint32_t r = kv_record_named(kv, tenant, name);
     if (r == KV_NONE) return -ENOENT;
-    if (until > now && !may_hold(kv, r, kv->records->at[r].blocks, now)) return -EDQUOT;
+    const struct kv_record *x = &kv->records->at[r];
+    if (until > now && !may_hold(kv, r, x->blocks, held_by(x, now), now))
+        return -EDQUOT;
     set_hold(kv, r, until > now ? until : 0);
     return 0;
 }
@@ -86,13 +97,15 @@ static uint64_t move_hold(struct kvstore *kv, uint32_t r, const struct kv_prompt
 {
     struct kv_record *x = &kv->records->at[r];
     uint64_t until = x->held_until;
+    uint32_t held = held_by(x, now);
     if (until <= now) return 0;
     bool goes_on =
         x->blocks <= p->n_meta &&
         (x->blocks == 0 || block_id_equal(&p->meta[x->blocks - 1].id, &x->last));
     if (!goes_on) set_hold(kv, r, 0);
-    if (!may_hold(kv, r, p->n_meta, now)) return 0;
+    if (!may_hold(kv, r, p->n_meta, held, now)) return 0;
     x->held_until = until;
+    x->held = p->n_meta;
     return until;
 }
 

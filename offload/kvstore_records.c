@@ -269,6 +269,7 @@ void kv_record_set_last(struct kvstore *kv, uint32_t i, const struct block_id *l
     key_unlink(kv->records, i, BY_LAST);
     r->blocks = last ? blocks : 0;
     if (r->blocks) r->last = *last;
+    if (r->held > r->blocks) r->held = r->blocks;
     key_link(kv->records, i, BY_LAST);
     if (r->blocks == 0 && r->running == 0) kv_record_remove(kv, i);
 }

@@ -143,6 +143,7 @@ struct kv_record {
     struct block_id anchor;  // the last block of its latest prompt, if anchored
     uint64_t last_used, held_until;
     uint32_t tokens, blocks;
+    uint32_t held;     // of the blocks, from the first: until held_until
     uint32_t running;  // wakes that have not been ended
     bool used, anchored;
     struct kv_link link[KV_KEYS];

@@ -24,6 +24,13 @@ static int real_reserve(const struct ssd_sys *sys, int fd, uint64_t bytes)
     return rc;
 }
 
+static int real_punch(const struct ssd_sys *sys, int fd, uint64_t at, uint64_t bytes)
+{
+    (void)sys;
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return (int)or_errno(fallocate(fd, mode, (off_t)at, (off_t)bytes));
+}
+
 static ssize_t real_read(const struct ssd_sys *sys, int fd, const struct iovec *v,
                          int n, uint64_t at)
 {
@@ -60,6 +67,7 @@ static ssize_t real_landed(const struct ssd_sys *sys, bool write, ssize_t res)
 const struct ssd_sys ssd_sys_real = {
     .open = real_open,
     .reserve = real_reserve,
+    .punch = real_punch,
     .read = real_read,
     .write = real_write,
     .ring = real_ring,

@@ -14,6 +14,8 @@
 struct ssd_sys {
     int (*open)(const struct ssd_sys *sys, int dir, const char *name, int flags);
     int (*reserve)(const struct ssd_sys *sys, int fd, uint64_t bytes);  // on the device
+    int (*punch)(const struct ssd_sys *sys, int fd, uint64_t at,
+                 uint64_t bytes);  // out of the file, which keeps its length
     ssize_t (*read)(const struct ssd_sys *sys, int fd, const struct iovec *v, int n,
                     uint64_t at);
     ssize_t (*write)(const struct ssd_sys *sys, int fd, const struct iovec *v, int n,

@@ -31,6 +31,16 @@ static void list(struct ssd_wipe *w, uint32_t slot)
     w->ring[(w->first + w->n++) % w->capacity] = slot;
 }
 
+static void skip_cancelled(struct ssd_wipe *w)
+{
+    for (; w->n > 0; w->n--) {
+        uint8_t *state = &w->state[w->ring[w->first]];
+        if (*state & (HEADER | WHOLE)) return;
+        *state &= (uint8_t)~LISTED;
+        w->first = (w->first + 1) % w->capacity;
+    }
+}
+
 void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, bool whole)
 {
     assert(slot < w->capacity);
@@ -48,6 +58,7 @@ bool ssd_wipe_cancel(struct ssd_wipe *w, uint32_t slot)
     if (*state & RUNNING) return false;
     if (*state & WHOLE) *state |= OWED;
     *state &= LISTED | OWED;
+    skip_cancelled(w);
     return true;
 }
 
@@ -59,18 +70,16 @@ void ssd_wipe_overwritten(struct ssd_wipe *w, uint32_t slot)
 
 bool ssd_wipe_next(struct ssd_wipe *w, uint32_t *slot, bool *whole)
 {
-    while (w->n > 0) {
-        uint32_t i = w->ring[w->first];
-        w->first = (w->first + 1) % w->capacity;
-        w->n--;
-        w->state[i] &= (uint8_t)~LISTED;
-        if (!(w->state[i] & (HEADER | WHOLE))) continue;
-        w->state[i] |= RUNNING;
-        *slot = i;
-        *whole = w->state[i] & WHOLE;
-        return true;
-    }
-    return false;
+    if (w->n == 0) return false;
+    uint32_t i = w->ring[w->first];
+    w->first = (w->first + 1) % w->capacity;
+    w->n--;
+    w->state[i] &= (uint8_t)~LISTED;
+    w->state[i] |= RUNNING;
+    *slot = i;
+    *whole = w->state[i] & WHOLE;
+    skip_cancelled(w);
+    return true;
 }
 
 void ssd_wipe_done(struct ssd_wipe *w, uint32_t slot)

@@ -1,6 +1,7 @@
 /* ssd_wipe.h - slots whose block is gone but whose bytes still lie in the file.
  *
- * Owns     the list of them, in the order they came; each at most once.
+ * Owns     the list of them, in the order they came; each at most once, and the first one
+ *          is always to be wiped, so that n is 0 when none is.
  * Memory   5 bytes a slot, taken by open.
  * Threads  one; the owner's.
  *
@@ -15,7 +16,7 @@
 
 struct ssd_wipe {
     uint8_t *state;  // (capacity)
-    uint32_t *ring;  // (capacity) slots, some taken off meanwhile
+    uint32_t *ring;  // (capacity) slots, some behind the first taken off meanwhile
     uint32_t capacity, first, n;
     uint32_t erasing;  // whole slots that are not overwritten yet
 };

@@ -4,14 +4,15 @@
 #include <assert.h>
 #include <stdlib.h>
 
-void tier_close(struct tier *t)
+uint32_t tier_close(struct tier *t)
 {
-    if (!t) return;
+    if (!t) return 0;
     assert(t->in_flight == 0);
     struct slots *slots = t->slots;
     tier_drop_labels(t);
-    t->medium->close(t);
+    uint32_t left = t->medium->close(t);
     slots_close(slots);
+    return left;
 }
 
 bool tier_lasts(const struct tier *t)
@@ -40,7 +41,14 @@ int tier_register(struct tier *t, void *base, size_t bytes)
 static void look_at_clock(struct tier *t, uint64_t now)
 {
     if (!t->health.writable && now >= t->health.retry_at) t->health.writable = true;
-    if (t->wipe_at != TIER_WIPE_FAILED && now >= t->wipe_at) t->wipe_at = 0;
+    if (now >= t->wipe_at) t->wipe_at = 0;
+}
+
+/* At the end of whatever may have found out that a wipe has failed. */
+static void rest_from_wiping(struct tier *t, uint64_t now)
+{
+    if (t->wipe_failed) t->wipe_at = now + TIER_WIPE_REST_NS;
+    t->wipe_failed = false;
 }
 
 /* Stores that were in flight together fail together and count once: the first ends the
@@ -53,6 +61,7 @@ static void store_failed(struct tier *t, int why, uint64_t now)
     h->pause = h->pause ? 2 * h->pause : TIER_PAUSE_MIN_NS;
     if (h->pause > TIER_PAUSE_MAX_NS) h->pause = TIER_PAUSE_MAX_NS;
     h->writable = false;
+    h->paused_for = why;
     h->retry_at = now + h->pause;
 }
 
@@ -61,9 +70,10 @@ void tier_try_again(struct tier *t)
     if (!t->health.writable) t->health.retry_at = 0;
 }
 
-static void store_succeeded(struct tier *t)
+static void store_succeeded(struct tier *t, const struct tier_io *io)
 {
     if (t->health.writable) t->health.pause = 0;
+    if (io->needs_room) t->health.full = false;
 }
 
 // ---- transfers -----------------------------------------------------------------------
@@ -80,6 +90,8 @@ static int prepare(struct tier *t, struct tier_io *io)
     if (slots_find(t->slots, &io->meta.id) != SLOT_NONE) return -EEXIST;
     io->slot = slots_claim(t->slots, &io->meta);
     if (io->slot == SLOT_NONE) return -ENOSPC;
+    io->needs_room = t->roomy == 0;
+    t->roomy -= !io->needs_room;
     slots_follow(t->slots, io->slot);
     return 0;
 }
@@ -97,9 +109,11 @@ int tier_submit(struct tier *t, struct tier_io *io, uint64_t now)
         t->loading += io->dir == TIER_LOAD;
     } else if (io->dir == TIER_STORE) {
         slots_release(t->slots, io->slot);
+        t->roomy += !io->needs_room;
     } else {
         slots_unpin(t->slots, io->slot);
     }
+    rest_from_wiping(t, now);
     return rc;
 }
 
@@ -129,7 +143,7 @@ static void settle_store(struct tier *t, const struct tier_io *io, uint64_t now)
         slots_commit(t->slots, io->slot);
         t->stored++;
         t->bytes_in += t->block_bytes;
-        store_succeeded(t);
+        store_succeeded(t, io);
         return;
     }
     // The slot itself may be what is broken, so all others come before it.
@@ -175,7 +189,7 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
             settle_load(t, io);
         }
     }
-    if (t->wipe_at == TIER_WIPE_FAILED) t->wipe_at = now + TIER_WIPE_REST_NS;
+    rest_from_wiping(t, now);
     return n;
 }
 
@@ -187,12 +201,14 @@ static int leave(struct tier *t, const struct block_id *id, bool erase)
     if (i == SLOT_NONE) return -ENOENT;
     const struct slot *slot = slots_at(t->slots, i);
     if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
-    if (erase && !t->health.full)
+    if (erase && !t->health.full) {
         slots_release_last(t->slots, i);
-    else
+    } else {
         slots_release(t->slots, i);
+        t->roomy++;
+    }
     forget(t, i, erase);
-    if (t->health.full) t->health.retry_at = 0;  // this slot has its room
+    if (tier_waits_for_room(t)) t->health.retry_at = 0;  // this slot has its room
     return 0;
 }
 

@@ -46,6 +46,7 @@ struct tier_io {
     int res;  // 0 or -errno
     /* the tier's own while in flight */
     uint32_t slot;
+    bool needs_room;  // of a store: its slot is not among the roomy
     uint64_t ticket;
     struct tier_io *next;
 };
@@ -64,15 +65,13 @@ struct tier_medium {
      * bytes may stay.  Or NULL. */
     void (*forget)(struct tier *t, uint32_t slot, bool erase);
     bool (*lasts)(const struct tier *t);  // tier_lasts(); or NULL
-    void (*close)(struct tier *t);
+    uint32_t (*close)(struct tier *t);    // tier_close()
 };
 
 #define TIER_PAUSE_MIN_NS 1000000000u            // after a store that failed; doubled
 #define TIER_PAUSE_MAX_NS (60ull * 1000000000u)  // each time, up to here
 
 #define TIER_WIPE_REST_NS 1000000000u  // after a wipe that failed
-#define TIER_WIPE_FAILED                                                               \
-    UINT64_MAX  // the medium says so; tier_reap() makes a time of it
 
 /* Is it that the device, a quota or the limit of a file's size leaves no room? */
 static inline bool tier_lacks_room(int rc)
@@ -85,8 +84,10 @@ struct tier_health {
     int last_error;     // -errno of the latest failed transfer, 0: none yet
     uint64_t retry_at;  // not writable: when stores are taken again, in ns
     uint64_t pause;     // the latest one's length in ns; 0 since a store succeeded
-    bool full;  // a store has found no room on the device: slots that had a block,
-                // and so have room, come before others
+    int paused_for;     // -errno of the store that began it
+    bool
+        full;  // a store has found no room on the device, and none any since: slots that
+               // had a block, and so have room, come before others
 };
 
 /* Read the fields freely; only tier.c and the medium write them. */
@@ -98,8 +99,10 @@ struct tier {
     uint32_t
         to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
     uint32_t to_erase;  // that tier_erase() gave and that are not overwritten yet
-    int wipe_error;     // -errno of the latest that failed; 0 when all have been done
-    uint64_t wipe_at;   // no wipe is begun before, in ns; TIER_WIPE_FAILED: just now
+    int wipe_error;     // -errno of the latest that failed; 0 when none is left to do
+    bool wipe_failed;   // within a call: the medium says so, and gets a new wipe_at
+    uint64_t wipe_at;   // no wipe is begun before, in ns
+    uint32_t roomy;     // slots that are claimed first, because they had a block
     uint32_t pieces;    // in which a sliced load comes; 0: it comes whole
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
@@ -110,6 +113,12 @@ struct tier {
     uint64_t dropped_bad;             // of the failed: dropped for it
     uint64_t bytes_in, bytes_out;     // of blocks stored and loaded
 };
+
+/* Stores are not taken before something leaves, or a while has passed. */
+static inline bool tier_waits_for_room(const struct tier *t)
+{
+    return !t->health.writable && tier_lacks_room(t->health.paused_for);
+}
 
 struct tier_ram_options {
     size_t block_bytes;
@@ -141,9 +150,10 @@ struct tier_ssd_found {  // for the log
     uint32_t orphans;    // dropped: a block before them is not there any more
     bool uring, direct;  // what is used
     char note[1024];     // what is not as wished and why, in whole sentences; or ""
-    /* With an error: it is of what lies in the folder, which is disposable, and not of the
-     * options or the folder itself.  The caller may go on without the tier. */
-    bool inside;
+    /* With an error: it is of what lies in the folder, which is disposable, or of a device,
+     * a file system or a folder that is there but cannot be written, and not of the options
+     * or of a path that can be no folder.  The caller may go on without the tier. */
+    bool tier_only;
 };
 /* Blocks of this fingerprint that the folder already holds are there again: conversations
  * in the order in which they were last added to, the deepest block of each counted as used
@@ -154,8 +164,8 @@ struct tier_ssd_found {  // for the log
 NODISCARD int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                             const struct tier_ssd_options *o, struct err *err);
 
-/* Would it open?  The folder is made and locked as there, by the same code, and left as it was:
- * so the errors are the same.  Room on the device that is not there is noted. */
+/* Would it open?  Folder and files are made, locked and looked at by the same code, so that
+ * errors and notes are the same, and left as they were. */
 NODISCARD int tier_ssd_check(struct tier_ssd_found *found,
                              const struct tier_ssd_options *o, struct err *err);
 
@@ -178,7 +188,9 @@ NODISCARD int tier_register(struct tier *t, void *base, size_t bytes);
  * gone with the process.  It may block, and be asked from any thread until tier_close(). */
 bool tier_lasts(const struct tier *t);
 
-void tier_close(struct tier *t);  // NULL is fine; in_flight must be 0
+/* How many blocks that were dropped or erased a restart may still find, as the medium could
+ * neither overwrite nor cut them out.  NULL is fine; in_flight must be 0. */
+uint32_t tier_close(struct tier *t);
 void tier_drop_labels(struct tier *t);
 
 size_t
@@ -208,8 +220,9 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
  * find it when nothing is left to_wipe, or its slot holds another block.  tier_erase also
  * overwrites its bytes: at once, or (an SSD) before to_erase is 0, at the latest when the
  * tier is closed.  What cannot be overwritten is tried again until then, and at the close
- * cut out of the file, so that at least no restart finds it.  Its slot is used again after
- * all others, but first where the device was full. */
+ * cut out of the file, so that at least no restart finds it; what cannot be cut out either
+ * is counted by tier_close().  Its slot is used again after all others, but first where the
+ * device was full. */
 NODISCARD int tier_drop(struct tier *t, const struct block_id *id);
 NODISCARD int tier_erase(struct tier *t, const struct block_id *id);
 

@@ -199,12 +199,19 @@ static void bounce_free(struct bounce *b)
     free(b);
 }
 
-static void bounce_close(struct tier *t)
+static bool bounce_lasts(const struct tier *t)
+{
+    const struct tier_medium *inner = t->bounce->inner;
+    return inner->lasts && inner->lasts(t);
+}
+
+static uint32_t bounce_close(struct tier *t)
 {
     struct bounce *b = t->bounce;
     assert(b->busy == 0);
-    b->inner->close(t);
+    uint32_t left = b->inner->close(t);
     bounce_free(b);
+    return left;
 }
 
 int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth, struct err *err)
@@ -235,6 +242,7 @@ int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth, struct err
         .flush = bounce_flush,
         .reg = bounce_register,
         .forget = bounce_forget,
+        .lasts = bounce_lasts,
         .close = bounce_close,
     };
     t->medium = &b->medium;

@@ -97,12 +97,13 @@ static void ram_forget(struct tier *base, uint32_t slot, bool erase)
     if (erase) memset(t->arena + slot * t->stride, 0, t->stride);
 }
 
-static void ram_close(struct tier *base)
+static uint32_t ram_close(struct tier *base)
 {
     struct tier_ram *t = ram_of(base);
     assert(!t->lines[TIER_STORE].oldest && !t->lines[TIER_LOAD].oldest);
     if (t->arena) copyq_host_free(t->copies, t->arena);
     free(t);
+    return 0;
 }
 
 static const struct tier_medium ram_medium = {

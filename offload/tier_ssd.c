@@ -48,8 +48,9 @@ struct tier_ssd {
     struct tier_io *ready, **ready_end;  // settled, not yet given back
     struct ssd_wipe wipe;
     unsigned wiping;
-    bool closing;  // what cannot be wiped now never will
-    void *zeros;   // WIPE_BYTES
+    bool closing;   // what cannot be wiped now never will
+    uint32_t left;  // such blocks, that could not be cut out either
+    void *zeros;    // WIPE_BYTES
 };
 
 static struct tier_ssd *ssd_of(struct tier *base)
@@ -120,13 +121,14 @@ static void count_wipes(struct tier_ssd *t)
 {
     t->base.to_wipe = t->wipe.n + t->wiping;
     t->base.to_erase = t->wipe.erasing;
+    if (t->base.to_wipe == 0 && t->base.to_erase == 0) t->base.wipe_error = 0;
 }
 
 static void push_wipes(struct tier_ssd *t)
 {
     uint32_t slot;
     bool whole;
-    while (t->base.wipe_at == 0 && t->wiping < WIPES &&
+    while (t->base.wipe_at == 0 && !t->base.wipe_failed && t->wiping < WIPES &&
            ssd_wipe_next(&t->wipe, &slot, &whole)) {
         struct ssd_run *r = take_run(t, slot);
         r->op.write = true;
@@ -218,14 +220,15 @@ static void end_wipe(struct tier_ssd *t, struct ssd_run *r)
 {
     int res = r->total == DISK_PAGE && tier_lacks_room(r->res) ? 0 : r->res;
     if (res < 0 && t->closing) res = ssd_file_punch(&t->file, r->slot);
+    if (res < 0) t->base.wipe_error = res;
     if (res == 0 || t->closing) {
         ssd_wipe_done(&t->wipe, r->slot);
+        t->left += res < 0;
     } else {
         ssd_wipe_again(&t->wipe, r->slot);
-        t->base.wipe_at = TIER_WIPE_FAILED;
+        t->base.wipe_failed = true;
     }
     t->wiping--;
-    if (res < 0 || (t->wipe.n == 0 && t->wiping == 0)) t->base.wipe_error = res;
     give_run(t, r);
     push_wipes(t);
 }
@@ -343,11 +346,12 @@ static void finish_wipes(struct tier_ssd *t)
     }
 }
 
-static void ssd_tier_close(struct tier *base)
+static uint32_t ssd_tier_close(struct tier *base)
 {
     struct tier_ssd *t = ssd_of(base);
     assert(!t->ready && !t->waiting[0].n && !t->waiting[1].n);
     if (t->queue && t->zeros) finish_wipes(t);
+    uint32_t left = t->left + t->wipe.n + t->wiping;
     ssd_close(t->queue);
     ssd_sums_close(t->sums);
     ssd_wipe_close(&t->wipe);
@@ -360,6 +364,7 @@ static void ssd_tier_close(struct tier *base)
     free(t->runs);
     free(t->zeros);
     free(t);
+    return left;
 }
 
 static const struct tier_medium ssd_medium = {
@@ -429,6 +434,16 @@ static int look_around(struct tier_ssd *t, struct tier_ssd_found *found,
     return rc;
 }
 
+int tier_ssd_check(struct tier_ssd_found *found, const struct tier_ssd_options *o,
+                   struct err *err)
+{
+    struct ssd_file f;
+    *found = (struct tier_ssd_found){0};
+    int rc = ssd_file_open(&f, found, o, true, err);
+    if (rc == 0) ssd_file_close(&f);
+    return rc;
+}
+
 int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
                   const struct tier_ssd_options *o, struct err *err)
 {
@@ -444,7 +459,7 @@ int tier_ssd_open(struct tier **out, struct tier_ssd_found *found,
     t->depth = o->depth;
     t->ready_end = &t->ready;
 
-    int rc = ssd_file_open(&t->file, found, o, sys, err);
+    int rc = ssd_file_open(&t->file, found, o, false, err);
     if (rc == 0) rc = take_memory(t, err);
     if (rc == 0) rc = ssd_sums_open(&t->sums, &t->fingerprint, o->block_bytes, err);
     if (rc == 0) rc = slots_open(&t->base.slots, t->file.capacity, err);

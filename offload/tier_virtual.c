@@ -56,11 +56,12 @@ static struct tier_io *virtual_finish(struct tier *base)
     return NULL;
 }
 
-static void virtual_close(struct tier *base)
+static uint32_t virtual_close(struct tier *base)
 {
     struct tier_virtual *t = virtual_of(base);
     assert(t->in_flight == 0);
     free(t);
+    return 0;
 }
 
 uint64_t tier_virtual_next(const struct tier *base)

@@ -121,9 +121,10 @@ NODISCARD int api_prompt_failed(const struct api *a, struct api_error *e,
                                 const char *param, int rc, const struct err *why);
 /* A prompt is tokenized so far, that what is a little too long can be told how long. */
 size_t api_most_ids(const struct api *a);
-/* A text takes memory while it is tokenized, so one that can never fit is not: at least so
+/* A text takes memory while it is tokenized, so one that is far too long is not: at least so
  * many bytes with tokens of their own does a string have (of what \u escapes none), and more
- * than so many are more than capacity tokens, as none is longer than the longest. */
+ * than so many are more than capacity tokens, as none is longer than the longest.  Only an
+ * added token that takes white space along may be longer; so much of that is refused, too. */
 size_t api_least_bytes(const struct tokenizer *t, struct json_value v);
 size_t api_most_bytes(const struct api *a);
 /* context_length_exceeded; more_than is "" where n is known, else "more than ". */

@@ -170,9 +170,7 @@ static int settle_tiers(struct stack *s, const struct options *set, struct err *
     int rc = policy_check(&t.policy, err);
     if (rc == 0) rc = tiers_check(&t, s->budget.block_bytes, &found, err);
     if (rc < 0) return rc;
-    if (set->check_config && found.note[0])
-        log_line(LOG_WARN, "%s: %s",
-                 found.inside ? "there would be no SSD tier" : "SSD tier", found.note);
+    if (set->check_config) stack_log_found(&found);
     uint64_t bytes = tiers_bytes(&t, s->budget.blocks, s->budget.block_bytes);
     (s->device ? &s->host : &s->budget)->tiers = bytes;
     return s->device ? budget_fits(&s->host, err) : budget_plan(&s->budget, err);
@@ -394,7 +392,7 @@ void stack_close(struct stack *s)
 {
     api_close(s->api);
     engine_close(s->engine);
-    tiers_close(&s->tiers);
+    stack_close_tiers(s);
     free(s->tenants);
     kv_pool_close(&s->kv);
     model_close(&s->model);

@@ -20,51 +20,55 @@ static const char *tenant_name(const struct stack_options *o, uint32_t i)
     return o->keys ? keys_tenant_name(o->keys, i) : "";
 }
 
-/* Is `name` one of the comma-separated names at `list`, which ends at ';' or NUL? */
-static bool is_among(const char *list, const char *name)
+/* A name in `share`: "a, b; c, d" makes two groups of two. */
+struct share_name {
+    const char *group;  // which it is in
+    const char *at;     // not terminated
+    size_t n;
+};
+
+/* The next name, if *rest has one more; *rest moves on behind it. */
+static bool next_name(const char **rest, struct share_name *x)
 {
-    size_t n = strlen(name);
-    for (const char *p = list;; p++) {
-        p += strspn(p, " ");
-        size_t length = strcspn(p, ",;"), text = length;
-        while (text > 0 && p[text - 1] == ' ') text--;
-        if (n > 0 && text == n && memcmp(p, name, n) == 0) return true;
-        p += length;
-        if (*p != ',') return false;
-    }
+    const char *p = *rest;
+    for (; *p && strchr(" ,;", *p); p++)
+        if (*p == ';') x->group = p + 1;
+    x->at = p;
+    x->n = strcspn(p, ",;");
+    *rest = p + x->n;
+    while (x->n > 0 && p[x->n - 1] == ' ') x->n--;
+    return x->n > 0;
+}
+
+static bool is_called(const struct share_name *x, const char *name)
+{
+    return strlen(name) == x->n && memcmp(name, x->at, x->n) == 0;
 }
 
 /* What a tenant's blocks are kept under: its own name, or its group as it is written. */
-static void salt_of(const char *groups, const char *name, char *out, size_t cap)
+static void salt_of(const char *share, const char *name, char *out, size_t cap)
 {
-    for (const char *p = groups;; p++) {
-        size_t length = strcspn(p, ";");
-        if (is_among(p, name)) {
-            snprintf(out, cap, "group %.*s", (int)length, p);
-            return;
-        }
-        p += length;
-        if (!*p) break;
-    }
+    struct share_name x = {.group = share};
     snprintf(out, cap, "tenant %s", name);
+    while (next_name(&share, &x)) {
+        if (!is_called(&x, name)) continue;
+        snprintf(out, cap, "group %.*s", (int)strcspn(x.group, ";"), x.group);
+        return;
+    }
 }
 
 /* A misspelt name would share nothing, and nobody would notice. */
 static void warn_of_strangers(const struct stack_options *o)
 {
-    for (const char *p = o->options->share; *p;) {
-        p += strspn(p, " ,;");
-        size_t n = strcspn(p, ",;"), text = n;
-        while (text > 0 && p[text - 1] == ' ') text--;
-        bool known = text == 0;
-        for (uint32_t i = 0; o->keys && !known && i < keys_tenants(o->keys); i++) {
-            const char *name = tenant_name(o, i);
-            known = strlen(name) == text && memcmp(name, p, text) == 0;
-        }
+    const char *rest = o->options->share;
+    struct share_name x = {.group = rest};
+    while (next_name(&rest, &x)) {
+        bool known = false;
+        for (uint32_t i = 0; o->keys && !known && i < keys_tenants(o->keys); i++)
+            known = is_called(&x, tenant_name(o, i));
         if (!known)
-            log_line(LOG_WARN, "share names the tenant %.*s, who has no key", (int)text,
-                     p);
-        p += n;
+            log_line(LOG_WARN, "share names the tenant %.*s, who has no key", (int)x.n,
+                     x.at);
     }
 }
 
@@ -102,6 +106,14 @@ static void key_tenants(struct stack *s, const struct stack_options *o)
         block_key_derive(&s->tenants[i].key, &s->fingerprint, salt, strlen(salt));
         s->tenants[i].number = block_tenant(salt);
     }
+}
+
+/* Those of one group are one. */
+static bool has_several_tenants(const struct stack *s)
+{
+    for (uint32_t i = 1; i < s->n_tenants; i++)
+        if (s->tenants[i].number != s->tenants[0].number) return true;
+    return false;
 }
 
 /* ---- what a block's bytes mean ---- */
@@ -171,7 +183,7 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
         .fingerprint = s->fingerprint,
         .max_wakes = 2 * o->max_running,
         .max_conversations = o->max_conversations,
-        .several_tenants = s->n_tenants > 1,
+        .several_tenants = has_several_tenants(s),
     };
 }
 
@@ -232,7 +244,14 @@ static void log_ssd(const struct tiers *t, const struct options *o)
         "SSD tier: %u blocks are there again, %u of another model or configuration, "
         "%u damaged, %u without their beginning",
         f->blocks, f->foreign, f->damaged, f->orphans);
-    if (f->note[0]) log_line(LOG_WARN, "SSD tier: %s", f->note);
+}
+
+void stack_log_found(const struct tier_ssd_found *f)
+{
+    if (f->tier_only)
+        log_line(LOG_WARN, "there is no SSD tier: %s; mend it and restart", f->note);
+    else if (f->note[0])
+        log_line(LOG_WARN, "SSD tier: %s", f->note);
 }
 
 static void count_found(struct metrics *m, const struct tier_ssd_found *f)
@@ -246,8 +265,8 @@ static void count_found(struct metrics *m, const struct tier_ssd_found *f)
 int stack_open_tiers(struct stack *s, const struct stack_options *o, struct err *err)
 {
     const struct options *set = o->options;
-    struct tiers_options t = stack_tiers_options(s, set);
     key_tenants(s, o);
+    struct tiers_options t = stack_tiers_options(s, set);
     int rc = name_tenants(s, o, err);
     if (rc == 0) rc = tiers_open(&s->tiers, &t, err);
     if (rc < 0) return rc;
@@ -256,12 +275,22 @@ int stack_open_tiers(struct stack *s, const struct stack_options *o, struct err 
     metrics_set(o->metrics, GAUGE_CONFIGURED_SSD, set->ssd[0] != 0);
     if (s->tiers.ram) log_ram(&s->tiers, set->ram);
     if (s->tiers.ssd) log_ssd(&s->tiers, set);
-    if (s->tiers.ssd_refused)
-        log_line(LOG_WARN, "there is no SSD tier: %s; mend it and restart",
-                 s->tiers.found.note);
+    stack_log_found(&s->tiers.found);
     rc = stack_calibrate(s, err);
     if (rc < 0) return rc;
     tiers_calibrate(&s->tiers, &s->kv);
     log_rates(s);
     return 0;
+}
+
+void stack_close_tiers(struct stack *s)
+{
+    uint32_t left = tiers_close(&s->tiers);
+    if (left > 0)
+        log_line(
+            LOG_WARN,
+            "SSD tier: %u blocks that were deleted or displaced could neither be "
+            "overwritten nor cut out of its file, so that a restart may find them; "
+            "delete the file to be rid of them",
+            left);
 }

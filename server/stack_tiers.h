@@ -1,6 +1,6 @@
 /* stack_tiers.h - the stack's part below the KV pool; private to server/stack*.c.
  *
- * Threads  one, at start.
+ * Threads  one, at start and end.
  */
 #ifndef SERVER_STACK_TIERS_H
 #define SERVER_STACK_TIERS_H
@@ -22,5 +22,8 @@ void stack_arithmetic(const char *describe, enum weight_format format, char *out
 /* When model and pool are there. */
 NODISCARD int stack_open_tiers(struct stack *s, const struct stack_options *o,
                                struct err *err);
+void stack_close_tiers(struct stack *s);
+/* What is not as wished of the SSD tier, or that there is none, in the log. */
+void stack_log_found(const struct tier_ssd_found *found);
 
 #endif

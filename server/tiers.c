@@ -143,18 +143,33 @@ static struct tier_ssd_options ssd_options(const struct tiers_options *o, size_t
 }
 
 /* What is kept on the SSD may be lost at any time: where it cannot be had, the server
- * serves without.  What the operator has to mend is an error. */
+ * serves without, and the note says why.  What the operator has to mend is an error. */
+static int unless_tier_only(struct tier_ssd_found *found, int rc, const struct err *why,
+                            struct err *err)
+{
+    if (rc == 0) return 0;
+    if (!found->tier_only) return err_set(err, rc, "%s", why->msg);
+    snprintf(found->note, sizeof found->note, "%s", why->msg);
+    return 0;
+}
+
 static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block,
                     struct err *err)
 {
     const struct tier_ssd_options s = ssd_options(o, block);
     struct err why = {""};
     int rc = tier_ssd_open(&t->ssd, &t->found, &s, &why);
-    if (rc == 0) return o->device ? tier_bounce(t->ssd, t->copies, depth(o), err) : 0;
-    t->ssd_refused = t->found.inside;
-    if (!t->ssd_refused) return err_set(err, rc, "%s", why.msg);
-    snprintf(t->found.note, sizeof t->found.note, "%s", why.msg);
-    return 0;
+    if (rc < 0) return unless_tier_only(&t->found, rc, &why, err);
+    return o->device ? tier_bounce(t->ssd, t->copies, depth(o), err) : 0;
+}
+
+static int check_blocks(size_t block, struct err *err)
+{
+    if (block % TIER_ALIGN == 0) return 0;
+    return err_set(err, -EINVAL,
+                   "KV blocks of %zu bytes cannot be kept below the KV pool: they must "
+                   "be a multiple of %d bytes; set ram to 0 and ssd to nothing",
+                   block, TIER_ALIGN);
 }
 
 int tiers_check(const struct tiers_options *o, size_t block,
@@ -164,27 +179,21 @@ int tiers_check(const struct tiers_options *o, size_t block,
     struct tier_ram_options ram;
     *found = (struct tier_ssd_found){0};
     if (o->ram_bytes == 0 && !has_ssd(o)) return 0;
-    if (block % TIER_ALIGN)
-        return err_set(
-            err, -EINVAL,
-            "KV blocks of %zu bytes cannot be kept below the KV pool: they "
-            "must be a multiple of %d bytes; set ram to 0 and ssd to nothing",
-            block, TIER_ALIGN);
-    int rc = o->ram_bytes ? ram_options(&ram, &(struct tiers){0}, o, block, err) : 0;
+    int rc = check_blocks(block, err);
+    if (rc == 0 && o->ram_bytes > 0)
+        rc = ram_options(&ram, &(struct tiers){0}, o, block, err);
     if (rc < 0 || !has_ssd(o)) return rc;
     struct err why = {""};
     rc = tier_ssd_check(found, &s, &why);
-    if (rc == 0) return 0;
-    if (!found->inside) return err_set(err, rc, "%s", why.msg);
-    snprintf(found->note, sizeof found->note, "%s", why.msg);
-    return 0;
+    return unless_tier_only(found, rc, &why, err);
 }
 
 static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err *err)
 {
     size_t block = kv_block_bytes(&o->kv->mem.shape);
     if (o->ram_bytes == 0 && !has_ssd(o)) return 0;
-    int rc = t->copies ? 0 : backend_copyq_open(o->kv->backend, &t->copies, err);
+    int rc = check_blocks(block, err);
+    if (rc == 0 && !t->copies) rc = backend_copyq_open(o->kv->backend, &t->copies, err);
     if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
     if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);
     if (rc < 0 || !t->ram || !t->ssd) return rc;
@@ -212,16 +221,17 @@ int tiers_open(struct tiers *t, const struct tiers_options *o, struct err *err)
     return kvstore_open(&t->store, &k, err);
 }
 
-void tiers_close(struct tiers *t)
+uint32_t tiers_close(struct tiers *t)
 {
     wait_for_opening(t);
     kvstore_close(t->store);
     cost_close(t->cost);
-    tier_close(t->ssd);
+    uint32_t left = tier_close(t->ssd);
     tier_close(t->ram);
     if (t->staging) copyq_host_free(t->copies, t->staging);
     copyq_close(t->copies);
     *t = (struct tiers){0};
+    return left;
 }
 
 /* ---- calibration ---- */

@@ -41,7 +41,6 @@ struct tiers {
     struct copyq *copies;
     struct tiers_opening opening;
     struct tier *ram, *ssd;  // NULL where there is none
-    bool ssd_refused;        // what lies in its folder cannot be used: found.note
     struct tier_ssd_found found;
     int registered;  // of the staging: what tier_register() said
     void *staging;
@@ -49,8 +48,9 @@ struct tiers {
     struct kvstore *store;
 };
 
-/* Could they be had?  Nothing is changed.  What would be noted, or where found->inside holds
- * leave the server without an SSD tier, is in found->note. */
+/* Could they be had?  Nothing is changed.  An error is one that tiers_open() would have, and
+ * found what it would find but for the blocks: where found->tier_only holds, there is no SSD
+ * tier, and found->note says why. */
 NODISCARD int tiers_check(const struct tiers_options *o, size_t block_bytes,
                           struct tier_ssd_found *found, struct err *err);
 
@@ -61,10 +61,11 @@ NODISCARD int tiers_begin(struct tiers *out, struct backend *b,
                           const struct tiers_options *o, uint64_t block_bytes,
                           struct err *err);
 
-/* tiers_check() has found no error.  `out` is zero-initialised or begun; tiers_close() also after an error. */
+/* `out` is zero-initialised or begun; tiers_close() also after an error. */
 NODISCARD int tiers_open(struct tiers *out, const struct tiers_options *o,
                          struct err *err);
-void tiers_close(struct tiers *t);
+/* What tier_close() says of the SSD. */
+uint32_t tiers_close(struct tiers *t);
 
 /* Bytes that tiers_open() will take beside a pool of so many blocks of that size; o->kv is
  * not looked at. */

@@ -154,3 +154,12 @@ def press(server, blocks, seed="press", headers=None):
     """Fill the KV pool with strangers, so that all else has to go."""
     for i in range(4):
         ask(server, prompt_of((blocks // 2 - 1) * BLOCK, f"{seed} {i}"), 1, headers)
+
+
+def assert_no_ssd(server, *words):
+    """It said so in one line, and its metrics tell."""
+    warned = [x for x in server.log().splitlines() if "there is no SSD tier" in x]
+    assert len(warned) == 1 and all(w in warned[0] for w in words), server.log()
+    values = {k.split("{")[0]: v for k, v in server.metrics().items() if 'tier="ssd"' in k}
+    assert values["dormouse_tier_configured"] == 1
+    assert values["dormouse_tier_writable"] == 0

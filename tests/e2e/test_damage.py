@@ -13,8 +13,8 @@ import time
 import pytest
 
 from server import PROGRAM, Server, model_dir
-from sleepers import (storm, BLOCK, BLOCK_BYTES, LAZY, PAGE, SLOT_BYTES, Cold, ask, cached, kept, press,
-                      prompt_of, slot_count, tiers, wait_copied, wait_slots)
+from sleepers import (storm, assert_no_ssd, BLOCK, BLOCK_BYTES, LAZY, PAGE, SLOT_BYTES, Cold, ask,
+                      cached, kept, press, prompt_of, slot_count, tiers, wait_copied, wait_slots)
 
 pytestmark = storm
 
@@ -220,15 +220,6 @@ def test_what_is_no_file_costs_the_tier_and_no_answer(tmp_path, sleeping, cold, 
         assert ask_all(server, cold) == 0
         assert_no_ssd(server, f"{folder}/{name}", "regular file")
     assert open("/etc/hostname", "rb").read() == before
-
-
-def assert_no_ssd(server, *words):
-    """It said so in one line, and its metrics tell."""
-    warned = [x for x in server.log().splitlines() if "there is no SSD tier" in x]
-    assert len(warned) == 1 and all(w in warned[0] for w in words), server.log()
-    values = {k.split("{")[0]: v for k, v in server.metrics().items() if 'tier="ssd"' in k}
-    assert values["dormouse_tier_configured"] == 1
-    assert values["dormouse_tier_writable"] == 0
 
 
 def test_a_second_server_is_kept_out_of_the_folder(tmp_path):

@@ -96,6 +96,7 @@ static inline void fault_sys_init(struct fault_sys *f)
     f->sys = (struct ssd_sys){
         .open = fault_open,
         .reserve = fault_reserve,
+        .punch = ssd_sys_real.punch,
         .read = fault_read,
         .write = fault_write,
         .ring = fault_ring,

@@ -156,12 +156,13 @@ static inline void fake_forget(struct tier *t, uint32_t slot, bool erase)
     if (erase) memset(s->bytes + (size_t)slot * PAGE, 0, PAGE);
 }
 
-static inline void fake_close(struct tier *t)
+static inline uint32_t fake_close(struct tier *t)
 {
     struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
     free(s->bytes);
     free(s->labels);
     free(s);
+    return 0;
 }
 
 static const struct tier_medium fake_medium = {

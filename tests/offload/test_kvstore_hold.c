@@ -95,6 +95,31 @@ static void of_several_tenants_each_leaves_something_to_hold_for_one_more(void *
     world_close(&w);
 }
 
+static void what_is_held_is_held_for_longer_whatever_others_hold(void **state)
+{
+    (void)state;
+    struct world w;
+    world_open(&w, (struct sizes){64, 32, 0});
+    w.o.several_tenants = true;
+    restart_with(&w, &w.o.policy);
+    struct text a = chat(0, 8, 10), b = chat(1, 4, 11);
+    turn(&w, &a, 0, 0);
+    turn(&w, &b, 0, 0);
+    assert_int_equal(hold(&w, &a, w.now + 50 * SEC), 0);
+    assert_int_equal(hold(&w, &b, w.now + 900 * SEC), 0);
+    assert_int_equal(hold(&w, &a, w.now + 500 * SEC), 0);
+    assert_int_equal(hold(&w, &a, w.now + 50 * SEC), 0);
+    text_add(&a, B, 1);  // what it grows by is beyond its share,
+    turn(&w, &a, 0, 0);
+    assert_int_equal(hold(&w, &a, w.now + 500 * SEC), -EDQUOT);
+    assert_int_equal(kvstore_make_room(w.kv, 64, w.now), 64 - 12);
+    turn(&w, &a, 0, 0);  // and does not become held by another turn
+    assert_int_equal(kvstore_make_room(w.kv, 64, w.now), 64 - 12);
+    world_pass(&w, 60 * SEC);  // what has ended is asked for anew
+    assert_int_equal(hold(&w, &a, w.now + 500 * SEC), -EDQUOT);
+    world_close(&w);
+}
+
 static void a_tenant_holds_no_more_than_its_quota_of_ram(void **state)
 {
     (void)state;
@@ -178,6 +203,7 @@ int main(void)
         cmocka_unit_test(a_held_conversation_stays_in_g1_or_ram_until_then),
         cmocka_unit_test(what_a_held_conversation_adds_is_held_too),
         cmocka_unit_test(half_of_the_level_may_be_held_and_no_more),
+        cmocka_unit_test(what_is_held_is_held_for_longer_whatever_others_hold),
         cmocka_unit_test(of_several_tenants_each_leaves_something_to_hold_for_one_more),
         cmocka_unit_test(a_tenant_holds_no_more_than_its_quota_of_ram),
         cmocka_unit_test(what_outgrows_its_hold_or_leaves_it_behind_is_not_held),

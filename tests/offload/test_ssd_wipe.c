@@ -12,7 +12,7 @@ static ssize_t write_no_zeros(const struct ssd_sys *sys, int fd, const struct io
 }
 
 /* One slot; its block is to be erased, and the device refuses that. */
-static void open_and_refuse(struct world *w, struct ssd_sys *sys)
+static void open_and_erase(struct world *w, struct ssd_sys *sys)
 {
     world_ssd(w, "/tmp", 1);
     *sys = ssd_sys_real;
@@ -23,6 +23,11 @@ static void open_and_refuse(struct world *w, struct ssd_sys *sys)
     sys->write = write_no_zeros;
     struct block_id id = block_name(1, 0);
     assert_int_equal(tier_erase(w->tier, &id), 0);
+}
+
+static void open_and_refuse(struct world *w, struct ssd_sys *sys)
+{
+    open_and_erase(w, sys);
     struct tier_io *none;
     while (w->tier->wipe_error == 0)
         assert_int_equal(tier_reap(w->tier, &none, 1, 1), 0);
@@ -67,8 +72,11 @@ static void what_is_stored_over_a_block_erases_it_too(void **state)
     struct world w;
     struct ssd_sys sys;
     open_and_refuse(&w, &sys);
+    assert_int_equal(w.tier->to_wipe, 1);
     assert_int_equal(store(w.tier, 2, 0), 0);
     assert_int_equal(w.tier->to_erase, 0);
+    assert_int_equal(w.tier->to_wipe, 0);
+    assert_int_equal(w.tier->wipe_error, 0);
     sys.write = ssd_sys_real.write;
     end_wipes(w.tier, 1 + TIER_WIPE_REST_NS);
     assert_int_equal(load(w.tier, 2, 0), 0);
@@ -85,6 +93,50 @@ static void what_could_not_be_wiped_until_the_close_is_not_found_again(void **st
     assert_int_equal(w.found.blocks, 0);
     assert_int_equal(w.found.damaged, 0);
     expect_zeros(&w);
+    world_close(&w);
+}
+
+static int punch_nothing(const struct ssd_sys *sys, int fd, uint64_t at, uint64_t bytes)
+{
+    (void)sys, (void)fd, (void)at, (void)bytes;
+    return -EOPNOTSUPP;
+}
+
+static void what_can_neither_be_wiped_nor_cut_out_is_counted_by_the_close(void **state)
+{
+    (void)state;
+    for (int cut = 0; cut < 2; cut++) {
+        struct world w;
+        struct ssd_sys sys;
+        open_and_refuse(&w, &sys);
+        if (!cut) sys.punch = punch_nothing;
+        assert_int_equal(tier_close(w.tier), !cut);
+        world_start(&w);
+        assert_int_equal(w.found.blocks, !cut);
+        assert_int_equal(tier_close(w.tier), 0);
+        w.tier = NULL;
+        world_close(&w);
+    }
+}
+
+/* A store waits for the wipe of its slot, and so is who hears that it failed. */
+static void a_wipe_whose_failure_a_store_finds_out_rests_from_then(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ssd_sys sys;
+    _Alignas(TIER_ALIGN) unsigned char buf[BUFFER_BYTES] = {0};
+    open_and_erase(&w, &sys);
+    tier_flush(w.tier);
+    struct tier_io *done, io = {.meta = block_meta_of(2, 0), .buf = buf};
+    int rc;
+    while ((rc = tier_submit(w.tier, &io, 7)) == -EAGAIN) usleep(100);
+    assert_int_equal(rc, 0);
+    assert_int_equal(w.tier->wipe_error, -EIO);
+    assert_true(w.tier->wipe_at == 7 + TIER_WIPE_REST_NS);
+    while (tier_reap(w.tier, &done, 1, 7) == 0) tier_flush(w.tier);
+    assert_int_equal(io.res, 0);
+    assert_int_equal(w.tier->wipe_error, 0);
     world_close(&w);
 }
 
@@ -123,6 +175,8 @@ int main(void)
             erased_bytes_are_gone_though_what_comes_next_fails_to_be_written),
         cmocka_unit_test(a_wipe_that_failed_is_done_again_after_a_rest),
         cmocka_unit_test(what_is_stored_over_a_block_erases_it_too),
+        cmocka_unit_test(what_can_neither_be_wiped_nor_cut_out_is_counted_by_the_close),
+        cmocka_unit_test(a_wipe_whose_failure_a_store_finds_out_rests_from_then),
         cmocka_unit_test(what_could_not_be_wiped_until_the_close_is_not_found_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

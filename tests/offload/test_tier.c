@@ -205,6 +205,67 @@ static void a_store_that_failed_pauses_stores_longer_each_time(void **state)
     world_close(&w);
 }
 
+/* Whatever was before: room does not mend a device. */
+static void a_block_that_leaves_ends_a_pause_for_want_of_room_only(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, 8);
+    void *buf = world_buffer(&w, kind, BUFFER_BYTES);
+    static const int why[] = {-ENOSPC, -EIO, -EFBIG, -EIO, -EDQUOT};
+    uint64_t now = 1;
+    for (uint32_t i = 0; i < ARRAY_LEN(why); i++) {
+        struct block_meta there = block_meta_of(1, i), m = block_meta_of(2, i);
+        assert_int_equal(move(w.tier, TIER_STORE, &there, buf, now), 0);
+        struct fault_medium f;
+        fault_install(&f, w.tier, 1, UINT64_MAX - 1, why[i]);
+        f.medium.start = f.real->start;
+        assert_int_equal(move(w.tier, TIER_STORE, &m, buf, now), why[i]);
+        fault_remove(&f, w.tier);
+        bool room = tier_lacks_room(why[i]);
+        assert_int_equal(tier_waits_for_room(w.tier), room);
+        assert_int_equal(tier_drop(w.tier, &there.id), 0);
+        assert_int_equal(move(w.tier, TIER_STORE, &m, buf, now), room ? 0 : -EROFS);
+        now += 2 * TIER_PAUSE_MAX_NS;
+    }
+    free(buf);
+    world_close(&w);
+}
+
+static void a_device_is_full_until_a_store_finds_room_on_it(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, 8);
+    void *buf = world_buffer(&w, kind, BUFFER_BYTES);
+    struct block_meta m[5];
+    for (uint32_t i = 0; i < 5; i++) m[i] = block_meta_of(1, i);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(move(w.tier, TIER_STORE, &m[i], buf, 1), 0);
+    struct fault_medium f;
+    fault_install(&f, w.tier, 1, UINT64_MAX - 1, -ENOSPC);
+    f.medium.start = f.real->start;
+    assert_int_equal(move(w.tier, TIER_STORE, &m[3], buf, 1), -ENOSPC);
+    fault_remove(&f, w.tier);
+
+    // The slots of two that leave have their room, and say nothing of the device.
+    uint32_t slots[2];
+    for (int i = 0; i < 2; i++) {
+        slots[i] = slots_find(w.tier->slots, &m[i].id);
+        assert_int_equal(tier_erase(w.tier, &m[i].id), 0);
+    }
+    end_wipes(w.tier, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(move(w.tier, TIER_STORE, &m[3 + i], buf, 2), 0);
+        assert_int_equal(slots_find(w.tier->slots, &m[3 + i].id), slots[1 - i]);
+        assert_true(w.tier->health.full);
+    }
+    assert_int_equal(move(w.tier, TIER_STORE, &m[0], buf, 2), 0);
+    assert_false(w.tier->health.full);
+    free(buf);
+    world_close(&w);
+}
+
 static void stores_that_fail_together_count_once(void **state)
 {
     (void)state;
@@ -419,6 +480,8 @@ int main(void)
         cmocka_unit_test(a_block_being_loaded_is_never_a_victim),
         cmocka_unit_test(a_busy_medium_leaves_no_trace),
         cmocka_unit_test(a_store_that_failed_pauses_stores_longer_each_time),
+        cmocka_unit_test(a_block_that_leaves_ends_a_pause_for_want_of_room_only),
+        cmocka_unit_test(a_device_is_full_until_a_store_finds_room_on_it),
         cmocka_unit_test(stores_that_fail_together_count_once),
         cmocka_unit_test(a_load_that_failed_drops_the_block_with_its_last_load),
         cmocka_unit_test(moving_blocks_allocates_nothing),

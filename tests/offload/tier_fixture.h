@@ -81,6 +81,19 @@ static inline void world_start(struct world *w)
         fail_msg("%s", w->err.msg);
 }
 
+static inline void expect_refused(struct world *w, int rc, const char *text)
+{
+    struct tier *t = NULL;
+    assert_int_equal(tier_ssd_open(&t, &w->found, &w->ssd, &w->err), rc);
+    assert_null(t);
+    if (!strstr(w->err.msg, text)) fail_msg("\"%s\" does not say %s", w->err.msg, text);
+}
+
+static inline void in_dir(const struct world *w, const char *name, char path[128])
+{
+    snprintf(path, 128, "%s/%s", w->dir, name);
+}
+
 static inline void world_stop(struct world *w)
 {
     tier_close(w->tier);
