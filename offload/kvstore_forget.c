@@ -5,6 +5,10 @@
  * use, lies.  Above that everything is shared.  Branches on the way that belong to no record
  * (an older reply, say) go too.  Whatever has gone, the record's path is shorter by it, so
  * that one interrupted by -EBUSY goes on where it was.
+ *
+ * On the SSD a block has the name of the conversation that ended with it when it was stored.
+ * Where two end with the same block, that may be the name that is deleted: the copy goes, and
+ * comes again, with the other's name, from where else the block is.
  */
 #include "offload/kvstore_state.h"
 
@@ -117,6 +121,28 @@ static int prune_above(struct kvstore *kv, uint64_t tenant, uint32_t depth,
     return 0;
 }
 
+/* The copy on the SSD of what is others' last block, unless something there follows it: the
+ * name of a block in the middle counts for nothing.  -EBUSY: a transfer has to land first. */
+static int take_name_off(struct kvstore *kv, struct block_meta m)
+{
+    const struct kv_level *ssd = &kv->level[KV_SSD];
+    uint32_t i = slot_of(kv, KV_SSD, &m);
+    if (i == SLOT_NONE || kv_leads(kv, KV_SSD, &m)) return 0;
+    const struct slot *slot = slots_at(ssd->slots, i);
+    if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
+    int rc = tier_erase(ssd->tier, &m.id);
+    assert(rc == 0);
+    (void)rc;
+    for (int l = KV_RAM; l >= KV_DEVICE; l--) {
+        i = kv->level[l].slots ? kv_match(kv, (enum kv_source)l, &m) : SLOT_NONE;
+        if (i == SLOT_NONE || kv_note(kv, (enum kv_source)l, i)->moving) continue;
+        kv_list_block(kv, (enum kv_source)l, i);
+        return 0;
+    }
+    kv_gone(kv, &m);
+    return 0;
+}
+
 int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name)
 {
     uint32_t r = kv_record_named(kv, tenant, name);
@@ -133,8 +159,10 @@ int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name)
             break;
         }
         int rc = prune(kv, *m, r);
-        if (rc == -EBUSY) return rc;
-        if (rc < 0) break;  // from here on it is shared
+        if (rc == 0) continue;
+        if (rc == -EUSERS) rc = take_name_off(kv, *m);
+        if (rc < 0) return rc;
+        break;  // from here on it is shared
     }
     if (x->used) kv_record_remove(kv, r);
     return 0;

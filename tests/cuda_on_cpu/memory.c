@@ -266,6 +266,7 @@ cudaError_t cudaMalloc(void **out, size_t n)
     if (ASAN) {
         __asan_poison_memory_region(a->base + SPACE, (size_t)(a->p - a->base));
         __asan_poison_memory_region(bytes + n, (size_t)(end - (bytes + n)));
+        __asan_unpoison_memory_region(bytes, n);  // the address may be used again
     }
     counts.allocs++;
     *out = a->p;
