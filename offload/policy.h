@@ -3,12 +3,14 @@
  * A conversation that is quiet for copy_after has its new blocks copied down in the
  * background; its G1 blocks stay until idle_after or pressure frees them: copy early, free
  * late.  A block is of no use without all blocks before it: they go down first, in use or
- * not, used once or not, and none of them is displaced before it.  Between a high and a low watermark nothing is freed; above the high one, down to the
- * low.  Order: least recently used conversation first, in it the last block first; held
- * and active ones never, but a hold ends before a request fails for it; one that came up less than residency ago only when nothing else
- * is left that has a copy.  What has none goes when waiting for it has taken room_wait, or as
- * long as computing it again would take.  A tenant over its quota gives up its own oldest,
- * never another's.
+ * not, used once or not, and none of them is displaced before it.
+ *
+ * Between a high and a low watermark nothing is freed; above the high one, down to the low.
+ * Order: least recently used conversation first, in it the last block first; held and active
+ * ones never, but a hold ends before a request fails for it; one that came up less than
+ * residency ago only when nothing else is left that has a copy.  What has none goes when
+ * waiting for it has taken room_wait, or as long as computing it again would take.  A tenant
+ * over its quota gives up its own oldest, never another's.
  *
  * In a full tier a last copy that was used less than keep_for ago makes room for nobody: what
  * is new stays out.  Otherwise conversations that take turns, and are a little more than the
