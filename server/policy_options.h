@@ -53,7 +53,8 @@ struct policy policy_of(const struct policy_settings *s);
     {"low", OPTION_COUNT, POLICY_FIELD(of, low), "80", 1, 100, NULL, group,               \
      "Then it is emptied down to this, in per cent."},                                    \
     {"ssd_per_day", OPTION_SIZE, POLICY_FIELD(of, ssd_per_day), "0", 0, 1ull << 50, NULL, \
-     group, "Most bytes written to the SSD in a day. 0: no limit."},                      \
+     group,                                                                               \
+     "Most bytes written to the SSD in a day, counted anew from each start. 0: no limit."},\
     {"second_touch", OPTION_BOOL, POLICY_FIELD(of, second_touch), "false", 0, 0, NULL,    \
      group, "Only blocks that were used at least twice go to the SSD."},                  \
     {"max_loads", OPTION_COUNT, POLICY_FIELD(of, max_loads), "32", 1,                     \
