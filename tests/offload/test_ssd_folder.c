@@ -119,6 +119,13 @@ static void expect_tier_only(struct world *w, int rc, const char *text)
     assert_true(w->found.tier_only);
 }
 
+static void need_root(void)
+{
+    if (geteuid() == 0) return;
+    print_message("skipped: only root can become another user\n");
+    skip();
+}
+
 /* As another user, whom modes stop.  Root's groups stay, which no file here is of. */
 static void become(uid_t user)
 {
@@ -130,7 +137,7 @@ static void a_folder_without_write_permission_costs_the_tier_only(void **state)
     (void)state;
     struct world w;
     char below[128], bare[128];
-    if (geteuid() != 0) skip();  // or it could not be another user's
+    need_root();
     world_ssd(&w, "/tmp", 4);
     assert_int_equal(chmod(w.dir, 0755), 0);
     in_dir(&w, "kv", below);
@@ -152,7 +159,7 @@ static void a_folder_that_takes_no_more_files_serves_with_those_it_has(void **st
     struct world w;
     struct err err = {""};
     char path[128];
-    if (geteuid() != 0) skip();
+    need_root();
     world_ssd(&w, "/tmp", 4);
     assert_int_equal(chown(w.dir, 65534, 65534), 0);
     become(65534);
@@ -208,7 +215,7 @@ static void a_file_system_that_is_read_only_costs_the_tier_only(void **state)
     if (unshare(CLONE_NEWNS) < 0 ||
         mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
         mount("tmpfs", w.dir, "tmpfs", 0, "mode=0700") < 0) {
-        print_message("a file system of its own may not be mounted here\n");
+        print_message("skipped: a file system of its own may not be mounted here\n");
         world_close(&w);
         skip();
     }
