@@ -64,7 +64,7 @@ def test_a_folder_that_is_not_there_is_fine_and_is_not_made(tmp_path):
 
 def test_too_little_room_is_noted_by_both(tmp_path):
     """A file system that holds less than the tier is to have costs room, not the start."""
-    flags = ("--ssd", str(tmp_path / "kv"), "--ssd-size", "1024T")
+    flags = ("--ssd", str(tmp_path / "kv"), "--ssd-size", "7T")
     done = subprocess.run([PROGRAM, "serve", model_dir("tiny-rand"), *flags, "--margin", "0",
                            "--check-config"], capture_output=True, text=True, timeout=60,
                           env={**os.environ, **ENV})
@@ -72,6 +72,9 @@ def test_too_little_room_is_noted_by_both(tmp_path):
     assert done.returncode == 1 and "the memory budget needs" in done.stderr
     assert "of the SSD tier's" in done.stderr
     assert_same_refusal(*flags, words="the memory budget needs")
+    for size in ("900000G", "1024T"):
+        assert_same_refusal("--ssd", str(tmp_path / "kv"), "--ssd-size", size,
+                            words="KV blocks of 8192 bytes; at most 1073741823 can be kept")
     assert_same_refusal("--ssd", str(tmp_path / "kv"), "--ssd-size", "1M", "--kv-type", "f32",
                         "--ram", "1", words="ram of 1 bytes holds no KV block")
     assert not list(tmp_path.iterdir())
