@@ -36,6 +36,7 @@ def assert_good(*flags):
     ("/dev/null", "/dev/null cannot be opened: Not a directory"),
     ("/dev/null/kv", "/dev/null/kv cannot be made: Not a directory"),
     ("not/there/kv", "not/there/kv cannot be made: No such file"),
+    ("{others}", "others holds other things than the tier's; expected one of its own"),
     ("/" + "x" * 300, "cannot be made: File name too long"),
     ("/tmp/" + "x" * 5000, "flag --ssd: `/tmp/xxx"),
     ("{loop}", "loop cannot be opened: Too many levels"),
@@ -46,9 +47,11 @@ def assert_good(*flags):
 def test_a_folder_for_the_ssd_that_is_none(folder, words, tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "file").write_text("")
+    (tmp_path / "others").mkdir(0o700)
+    (tmp_path / "others" / "photo").write_text("")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    names = {n: str(tmp_path / n) for n in ("loop", "file", "open")}
+    names = {n: str(tmp_path / n) for n in ("loop", "file", "open", "others")}
     assert_same_refusal("--ssd", folder.format(**names), words=words)
 
 
