@@ -170,7 +170,7 @@ static int check_count(const char *setting, uint64_t bytes, uint64_t a_block,
     return err_set(
         err, -EINVAL,
         "%s of %llu bytes is %llu KV blocks of %llu bytes; at most %u can be "
-        "kept, in %llu bytes",
+        "kept, so lower it to %llu bytes",
         setting, (unsigned long long)bytes, (unsigned long long)(bytes / a_block),
         (unsigned long long)a_block, SLOTS_MOST,
         (unsigned long long)(SLOTS_MOST * a_block));
@@ -317,6 +317,7 @@ static void calibrate(struct tiers *t, struct kv_pool *kv, struct tier *tier,
         double each = (double)rest / (n - 1);
         double wait = (double)first > each ? (double)first - each : 0;
         cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
+        t->measured.tier[which] = true;
     }
     for (uint32_t i = 0; i < n; i++) {
         (void)!tier_drop(tier, &io[i].meta.id);
