@@ -51,7 +51,7 @@ struct cpu {
     uint32_t *row_seq;           // (max_rows) the sequence of a row
 
     // Inputs of the current product, where it rounds them: (blocks of max_cols, max_rows)
-    struct quant_block *inputs;
+    struct rounded_block *inputs;
 
     // Of the current attention:
     struct attention_item *items;  // (max_items)

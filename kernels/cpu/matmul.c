@@ -64,7 +64,7 @@ static void round_row(void *arg, uint32_t r, uint32_t thread)
 static void rounded_tiles(const struct matmul_job *j, uint32_t row, uint32_t rows,
                           uint32_t k, uint32_t n_k, const void *w, struct target t)
 {
-    const size_t ldx = sizeof(struct quant_block) / sizeof(uint16_t);
+    const size_t ldx = sizeof(struct rounded_block) / sizeof(uint16_t);
     const struct cpu_path *path = j->cpu->path;
     for (struct cpu_rows r = cpu_rows_of(rows, path->tile_rows); cpu_rows_next(&r);)
         path->tile_rounded(r.n, cpu_ceil_div(n_k, 2),
