@@ -25,7 +25,7 @@ static const char *const paths[] = {
     "avx2",
     "avx512",
     "avx512bf16",
-#ifndef __SANITIZE_THREAD__
+#if !WATCHED_THREAD
     "emulated avx2",
     "emulated avx512",
     "emulated avx512bf16",
