@@ -86,7 +86,8 @@ SERVER  := $(BUILD)/dormouse
 TESTS   := $(foreach r,$(ROOMS),$(call tests_of,$r)) $(STANDIN_TESTS)
 FUZZERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
-HELPERS := $(patsubst %,$(BUILD)/%.o,$(filter-out tests/bench_% tests/machine.c,$(wildcard tests/*.c)))
+BENCH_HELPERS := tests/machine.c tests/gpu_bench.c
+HELPERS := $(patsubst %,$(BUILD)/%.o,$(filter-out tests/bench_% $(BENCH_HELPERS),$(wildcard tests/*.c)))
 COUNT_ALLOCS := $(foreach f,malloc calloc realloc aligned_alloc strdup,-Wl,--wrap=$(f))
 
 include tests/emulated/emulated.mk
@@ -114,7 +115,7 @@ $(WEAK_NAMES): $(BUILD)/server/main.c.o $(BUILD)/tests/e2e/weak_names.c.o $(call
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) -Wl,--wrap=block_meta_next $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
-$(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(BUILD)/tests/machine.c.o $(call libs_of,server)
+$(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(BENCH_HELPERS:%=$(BUILD)/%.o) $(call libs_of,server)
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 

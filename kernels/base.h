@@ -28,6 +28,23 @@
 #define ALIGN_UP(n, to)                 (((n) + (to)-1) / (to) * (to))
 #define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
+/* Does a sanitizer watch this file?  gcc says so by a macro, clang by a feature. */
+#ifdef __has_feature
+#define BASE_FEATURE(name) __has_feature(name)
+#else
+#define BASE_FEATURE(name) 0
+#endif
+#if defined __SANITIZE_ADDRESS__ || BASE_FEATURE(address_sanitizer)
+#define WATCHED_ADDRESS 1
+#else
+#define WATCHED_ADDRESS 0
+#endif
+#if defined __SANITIZE_THREAD__ || BASE_FEATURE(thread_sanitizer)
+#define WATCHED_THREAD 1
+#else
+#define WATCHED_THREAD 0
+#endif
+
 BASE_BEGIN
 
 struct err {

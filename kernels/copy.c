@@ -4,15 +4,7 @@
 #include <string.h>
 
 /* What a sanitizer cannot see must not be written behind its back. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WATCHED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WATCHED 1
-#endif
-#endif
-
-#if defined(__SSE2__) && !defined(WATCHED)
+#if defined(__SSE2__) && !WATCHED_ADDRESS && !WATCHED_THREAD
 
 #include <emmintrin.h>
 

@@ -218,7 +218,7 @@ void packed_open(struct packed **out, const struct backend *b, const char *dir,
     if (!p) return;
     p->fd = -1;
     make_key(&p->key, layout, dir, format, set, n_matrices);
-    path_of(p->path, sizeof p->path - sizeof NEW, dir, format, "");
+    path_of(p->path, sizeof p->path, dir, format, "");
     remove_left(dir);
     read_head(p);
     *out = p;
@@ -308,8 +308,8 @@ void packed_write(struct packed *p, const struct matrix *const *m, uint32_t n)
         snprintf(p->result, sizeof p->result, "packed weights from %.300s", p->path);
         return;
     }
-    char new[sizeof p->path];
-    snprintf(new, sizeof new, "%.4087s" NEW, p->path);
+    char new[sizeof p->path + sizeof NEW];
+    snprintf(new, sizeof new, "%s" NEW, p->path);
     int fd = open_new(new), rc = fd < 0 ? fd : write_all(p, fd, m, n);
     if (rc == 0 && rename(new, p->path)) rc = -errno;
     if (rc && fd >= 0) unlink(new);

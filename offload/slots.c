@@ -126,10 +126,10 @@ static void parent_unlink(struct slots *s, uint32_t i)
 
 int slots_open(struct slots **out, uint32_t capacity, struct err *err)
 {
-    if (capacity == 0 || capacity > UINT32_MAX / 4)
+    if (capacity == 0 || capacity > SLOTS_MOST)
         return err_set(err, -EINVAL,
                        "a tier of %u blocks is not possible; expected 1 to %u",
-                       capacity, UINT32_MAX / 4);
+                       capacity, SLOTS_MOST);
     struct slots *s = calloc(1, sizeof *s);
     if (!s) return err_set(err, -ENOMEM, "no memory for an index of blocks");
 

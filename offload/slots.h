@@ -25,7 +25,8 @@
 
 #include "offload/block_id.h"
 
-#define SLOT_NONE UINT32_MAX
+#define SLOT_NONE  UINT32_MAX
+#define SLOTS_MOST (UINT32_MAX / 4)  // of one tier
 
 enum slot_state {
     SLOT_FREE,

@@ -206,7 +206,8 @@ int ssd_file_open(struct ssd_file *f, struct tier_ssd_found *found,
         .folder = {.dir = -1, .lock = -1}, .fd = -1, .direct = !o->no_direct};
     struct opening x = {.f = f, .found = found, .o = o, .err = err};
     int rc = check_options(&x);
-    if (rc == 0) rc = ssd_folder_open(&f->folder, found, o->dir, sys, look, err);
+    if (rc == 0)
+        rc = ssd_folder_open(&f->folder, found, o->dir, NAME_BLOCKS, sys, look, err);
     if (rc == 0) {
         rc = open_inside(&x);
         found->tier_only = rc < 0 && rc != -ENOMEM;

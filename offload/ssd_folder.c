@@ -1,5 +1,6 @@
 #include "offload/ssd_folder.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NAME_LOCK "lock"
+#define NAME_LOCK  "lock"
+#define NAME_FOUND "lost+found"  // a file system's own
 
 struct opening {
     struct ssd_folder *f;
@@ -166,18 +168,53 @@ static int take_lock(struct opening *x)
     }
 }
 
+// ---- what else lies there --------------------------------------------------------------
+
+static bool is_foreign(const char *name)
+{
+    return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND);
+}
+
+/* Our files stay out of a folder that is somebody else's, such as / or /dev: one that holds
+ * other things and no blocks of ours.  The lock is held. */
+static int refuse_foreign(struct opening *x, const char *blocks)
+{
+    struct ssd_folder *f = x->f;
+    if (is_there(f, blocks)) return 0;
+    int fd = openat(f->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        int rc = no_folder(x, "read", -errno);
+        if (fd >= 0) close(fd);
+        return rc;
+    }
+    const struct dirent *entry;
+    while ((entry = readdir(dir)) && !is_foreign(entry->d_name)) continue;
+    bool foreign = entry != NULL;
+    closedir(dir);
+    if (!foreign) return 0;
+    if (f->made.lock) unlinkat(f->dir, NAME_LOCK, 0);
+    f->made.lock = false;
+    return err_set(
+        x->err, -ENOTEMPTY,
+        "the SSD tier's folder %s holds other things than the tier's; expected "
+        "one of its own, which is made where it is not there",
+        f->path);
+}
+
 // ---- open and close --------------------------------------------------------------------
 
 int ssd_folder_open(struct ssd_folder *f, struct tier_ssd_found *found,
-                    const char *path, const struct ssd_sys *sys, bool look,
-                    struct err *err)
+                    const char *path, const char *blocks, const struct ssd_sys *sys,
+                    bool look, struct err *err)
 {
     *f = (struct ssd_folder){
         .path = path, .sys = sys, .look = look, .dir = -1, .lock = -1};
     struct opening x = {f, found, err};
     int rc = make_dir(&x);
     if (rc == 0) rc = open_dir(&x);
-    return rc ? rc : take_lock(&x);
+    if (rc == 0) rc = take_lock(&x);
+    return rc ? rc : refuse_foreign(&x, blocks);
 }
 
 void ssd_folder_close(struct ssd_folder *f)

@@ -29,11 +29,12 @@ struct ssd_folder {
 /* Add a sentence to what was found. */
 void ssd_note(struct tier_ssd_found *found, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Made where it is not there, and locked; -EBUSY: another process has it.  With an error
- * found->tier_only is set, and the close is still the caller's. */
+/* Made where it is not there, and locked; -EBUSY: another process has it; -ENOTEMPTY: it
+ * holds other things, and no file of the name `blocks`.  With an error found->tier_only is
+ * set, and the close is still the caller's. */
 NODISCARD int ssd_folder_open(struct ssd_folder *f, struct tier_ssd_found *found,
-                              const char *path, const struct ssd_sys *sys, bool look,
-                              struct err *err);
+                              const char *path, const char *blocks,
+                              const struct ssd_sys *sys, bool look, struct err *err);
 /* A regular file of ours in the folder, made where it is missing.  With an error *out may
  * be open none the less, and ssd_folder_refuse() says why. */
 NODISCARD int ssd_folder_file(struct ssd_folder *f, const char *name, int flags,

@@ -9,6 +9,7 @@
  * enable_thinking.  What is text in them counts as written by the user, like the messages.
  */
 #include "server/api_internal.h"
+#include "tokenizer/jinja.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -152,26 +153,44 @@ static int add_message(struct json_value v, uint32_t at, struct bytes *out,
     return rc;
 }
 
-/* What the server itself gives to a template has fields of its own, or is not supported. */
-static int check_variable(struct json_iter i, struct api_error *e)
+/* What the server itself gives to a template has fields of its own, or is not supported;
+ * the functions are the template's own. */
+static int check_name(struct json_value key, const char **name, int *shown,
+                      struct api_error *e)
 {
     static const char *const taken[] = {"messages",  "add_generation_prompt",
                                         "tools",     "documents",
                                         "bos_token", "eos_token"};
-    const char *name, *raw;
-    size_t n, raw_n;
-    int rc = api_read_raw_text(i.key, "chat_template_kwargs", &name, &n, e);
+    size_t n;
+    int rc = api_read_raw_text(key, "chat_template_kwargs", name, &n, e);
     if (rc < 0) return rc;
+    *shown = n > API_SHOWN ? API_SHOWN : (int)n;
     for (size_t k = 0; k < ARRAY_LEN(taken); k++) {
-        if (json_equals(i.key, taken[k]))
+        if (json_equals(key, taken[k]))
             return api_fail(e, 400, "invalid_value", "chat_template_kwargs",
                             "chat_template_kwargs may not set %s", taken[k]);
     }
+    if (!jinja_has_function(key)) return 0;
+    return api_fail(e, 400, "invalid_value", "chat_template_kwargs",
+                    "chat_template_kwargs may not set %.*s: the name is the "
+                    "template's own, that of a function",
+                    *shown, *name);
+}
+
+static int check_variable(struct json_iter i, struct api_error *e)
+{
+    const char *name, *raw;
+    int shown;
+    size_t n;
+    int rc = check_name(i.key, &name, &shown, e);
+    if (rc < 0) return rc;
     char param[128];
-    snprintf(param, sizeof param, "chat_template_kwargs.%.*s",
-             n > API_SHOWN ? API_SHOWN : (int)n, name);
+    snprintf(param, sizeof param, "chat_template_kwargs.%.*s", shown, name);
     if (json_is(i.value, JSON_STRING))
-        return api_read_raw_text(i.value, param, &raw, &raw_n, e);
+        return api_read_raw_text(i.value, param, &raw, &n, e);
+    if (json_is(i.value, JSON_NUMBER) && !jinja_holds_number(i.value))
+        return api_wrong(e, param, i.value,
+                         "an integer of at most 38 digits or what a double holds");
     if (!json_is(i.value, JSON_OBJECT) && !json_is(i.value, JSON_ARRAY)) return 0;
     return api_wrong(e, param, i.value, "true, false, a number, a string or null");
 }

@@ -189,20 +189,34 @@ struct tiers_options stack_tiers_options(struct stack *s, const struct options *
 
 /* ---- what the machine can do ---- */
 
+/* One rate, behind those before it. */
+static void add_rate(char *out, size_t cap, double tokens, const char *of,
+                     bool measured)
+{
+    size_t n = strlen(out);
+    snprintf(out + n, cap - n, "%s%.0f tokens/s %s%s", n > 0 ? ", " : "", tokens, of,
+             measured ? "" : " (assumed, not measured)");
+}
+
+void stack_rates(const struct tiers *t, uint64_t block_bytes, char *out, size_t cap)
+{
+    static const char *const from[] = {
+        [COST_RAM] = "from RAM", [COST_SSD] = "from SSD"};
+    out[0] = '\0';
+    add_rate(out, cap, 512 * 1e9 / cost_prefill_ns(t->cost, 0, 512), "of prefill",
+             t->measured.prefill);
+    for (int i = 0; i < COST_TIERS; i++) {
+        if (!(i == COST_RAM ? t->ram : t->ssd)) continue;
+        double ns = cost_load_ns(t->cost, (enum cost_tier)i, 512 * block_bytes, 0);
+        add_rate(out, cap, 512.0 * KV_BLOCK_TOKENS * 1e9 / ns, from[i],
+                 t->measured.tier[i]);
+    }
+}
+
 static void log_rates(const struct stack *s)
 {
-    uint64_t block = kv_block_bytes(&s->kv.mem.shape);
-    const struct cost *c = s->tiers.cost;
-    char text[128];
-    int n = snprintf(text, sizeof text, "%.0f tokens/s of prefill",
-                     512 * 1e9 / cost_prefill_ns(c, 0, 512));
-    for (int t = 0; t < COST_TIERS && n > 0 && (size_t)n < sizeof text; t++) {
-        if (!(t == COST_RAM ? s->tiers.ram : s->tiers.ssd)) continue;
-        double ns = cost_load_ns(c, (enum cost_tier)t, 512 * block, 0);
-        n +=
-            snprintf(text + n, sizeof text - (size_t)n, ", %.0f tokens/s from %s",
-                     512.0 * KV_BLOCK_TOKENS * 1e9 / ns, t == COST_RAM ? "RAM" : "SSD");
-    }
+    char text[192];
+    stack_rates(&s->tiers, kv_block_bytes(&s->kv.mem.shape), text, sizeof text);
     log_line(LOG_INFO, "measured: %s", text);
 }
 

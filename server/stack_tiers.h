@@ -23,6 +23,9 @@ void stack_arithmetic(const char *describe, enum weight_format format, char *out
 NODISCARD int stack_open_tiers(struct stack *s, const struct stack_options *o,
                                struct err *err);
 void stack_close_tiers(struct stack *s);
+/* "811 tokens/s of prefill, 90210 tokens/s from RAM", of blocks of that size; of what was not
+ * measured it is said. */
+void stack_rates(const struct tiers *t, uint64_t block_bytes, char *out, size_t cap);
 /* What is not as wished of the SSD tier, or that there is none, in the log. */
 void stack_log_found(const struct tier_ssd_found *found);
 

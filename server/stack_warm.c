@@ -173,6 +173,7 @@ static int measure(struct stack *s, struct rows *r, const struct kv_table *t,
     if (rc < 0) return rc;
     if (chunk > 0) ns = (double)sum / (2.0 * chunk);
     cost_set_prefill(s->tiers.cost, ns, 0);
+    s->tiers.measured.prefill = true;
     return 0;
 }
 

@@ -163,13 +163,30 @@ static int open_ssd(struct tiers *t, const struct tiers_options *o, size_t block
     return o->device ? tier_bounce(t->ssd, t->copies, depth(o), err) : 0;
 }
 
-static int check_blocks(size_t block, struct err *err)
+static int check_count(const char *setting, uint64_t bytes, uint64_t a_block,
+                       struct err *err)
 {
-    if (block % TIER_ALIGN == 0) return 0;
-    return err_set(err, -EINVAL,
-                   "KV blocks of %zu bytes cannot be kept below the KV pool: they must "
-                   "be a multiple of %d bytes; set ram to 0 and ssd to nothing",
-                   block, TIER_ALIGN);
+    if (bytes / a_block <= SLOTS_MOST) return 0;
+    return err_set(
+        err, -EINVAL,
+        "%s of %llu bytes is %llu KV blocks of %llu bytes; at most %u can be "
+        "kept, so lower it to %llu bytes",
+        setting, (unsigned long long)bytes, (unsigned long long)(bytes / a_block),
+        (unsigned long long)a_block, SLOTS_MOST,
+        (unsigned long long)(SLOTS_MOST * a_block));
+}
+
+static int check_blocks(const struct tiers_options *o, size_t block, struct err *err)
+{
+    if (block % TIER_ALIGN != 0)
+        return err_set(
+            err, -EINVAL,
+            "KV blocks of %zu bytes cannot be kept below the KV pool: they must "
+            "be a multiple of %d bytes; set ram to 0 and ssd to nothing",
+            block, TIER_ALIGN);
+    int rc = check_count("ram", o->ram_bytes, block, err);
+    if (rc < 0 || !has_ssd(o)) return rc;
+    return check_count("ssd_size", o->ssd_bytes, block + TIER_ALIGN, err);
 }
 
 int tiers_check(const struct tiers_options *o, size_t block,
@@ -179,7 +196,7 @@ int tiers_check(const struct tiers_options *o, size_t block,
     struct tier_ram_options ram;
     *found = (struct tier_ssd_found){0};
     if (o->ram_bytes == 0 && !has_ssd(o)) return 0;
-    int rc = check_blocks(block, err);
+    int rc = check_blocks(o, block, err);
     if (rc == 0 && o->ram_bytes > 0)
         rc = ram_options(&ram, &(struct tiers){0}, o, block, err);
     if (rc < 0 || !has_ssd(o)) return rc;
@@ -192,7 +209,7 @@ static int open_tiers(struct tiers *t, const struct tiers_options *o, struct err
 {
     size_t block = kv_block_bytes(&o->kv->mem.shape);
     if (o->ram_bytes == 0 && !has_ssd(o)) return 0;
-    int rc = check_blocks(block, err);
+    int rc = check_blocks(o, block, err);
     if (rc == 0 && !t->copies) rc = backend_copyq_open(o->kv->backend, &t->copies, err);
     if (rc == 0 && o->ram_bytes > 0) rc = open_ram(t, o, block, err);
     if (rc == 0 && has_ssd(o)) rc = open_ssd(t, o, block, err);
@@ -300,6 +317,7 @@ static void calibrate(struct tiers *t, struct kv_pool *kv, struct tier *tier,
         double each = (double)rest / (n - 1);
         double wait = (double)first > each ? (double)first - each : 0;
         cost_set_tier(t->cost, which, wait, (double)bytes / each * 1e9);
+        t->measured.tier[which] = true;
     }
     for (uint32_t i = 0; i < n; i++) {
         (void)!tier_drop(tier, &io[i].meta.id);

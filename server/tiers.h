@@ -45,6 +45,9 @@ struct tiers {
     int registered;  // of the staging: what tier_register() said
     void *staging;
     struct cost *cost;
+    struct {
+        bool prefill, tier[COST_TIERS];
+    } measured;  // at start; what is not, is assumed
     struct kvstore *store;
 };
 
@@ -73,8 +76,8 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
                      uint64_t block_bytes);
 
 /* Move a few free blocks of the pool, of no meaning, in and out of each tier, and tell the
- * cost model how long it took; a tier that is full keeps the guess it began with.  Takes
- * some ten milliseconds. */
+ * cost model how long it took; a tier that is full keeps the guess it began with, and is
+ * not among `measured`.  Takes some ten milliseconds. */
 void tiers_calibrate(struct tiers *t, struct kv_pool *kv);
 
 #endif

@@ -20,10 +20,14 @@ int main(int argc, char **argv)
 }
 #else
 
-#include "tests/bench_cuda.h"
 #include "tests/cuda_on_cpu/standin.h"
+#include "tests/gpu_bench.h"
+#include "tests/machine.h"
 
 #include <cublas_v2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const struct sizes large = {
     .copy = (size_t)1 << 30,
@@ -83,7 +87,7 @@ static double copy_rate(void *to, const void *from, size_t bytes,
         need_cuda(cudaStreamSynchronize(NULL));
         times[t] = machine_now() - began;
     }
-    return (double)bytes / median(times);
+    return (double)bytes / machine_median(times, REPEATS);
 }
 
 static double product_rate(int n, void *a, void *b, void *c)
@@ -103,7 +107,7 @@ static double product_rate(int n, void *a, void *b, void *c)
         if (t >= 0) times[t] = machine_now() - began;
     }
     (void)cublasDestroy(blas);
-    return 2.0 * n * n * n / median(times);
+    return 2.0 * n * n * n / machine_median(times, REPEATS);
 }
 
 /* Memory that the backend does not know of. */
@@ -130,10 +134,10 @@ static void measure_limits(struct bench *x)
     x->memory = 2 * copy_rate(c, a, bytes, cudaMemcpyDeviceToDevice);
     x->down = copy_rate(host, c, bytes, cudaMemcpyDeviceToHost);
     x->flops = product_rate(x->n.square, a, b, c);
-    tell("limit: a copy within the device", x->memory, "GB/s", 0);
-    tell("limit: a product of cuBLAS, bf16", x->flops, "GFLOP/s", 0);
-    tell("limit: pinned memory to the device", x->up, "GB/s", 0);
-    tell("limit: the device to pinned memory", x->down, "GB/s", 0);
+    bench_tell("limit: a copy within the device", x->memory, "GB/s", 0);
+    bench_tell("limit: a product of cuBLAS, bf16", x->flops, "GFLOP/s", 0);
+    bench_tell("limit: pinned memory to the device", x->up, "GB/s", 0);
+    bench_tell("limit: the device to pinned memory", x->down, "GB/s", 0);
     need_cuda(cudaFree(a));
     need_cuda(cudaFree(b));
     need_cuda(cudaFree(c));
@@ -170,19 +174,19 @@ static void product(struct bench *x, struct op *o, uint32_t rows, bool many,
                     const char *by)
 {
     char what[96];
-    o->in = new_buffer(x, rows, o->m.cols);
-    o->out = new_buffer(x, rows, o->m.rows);
+    o->in = bench_buffer(x, rows, o->m.cols);
+    o->out = bench_buffer(x, rows, o->m.rows);
     if (many)
-        set_batch(x, 1, rows, rows);
+        bench_batch(x, 1, rows, rows);
     else
-        set_batch(x, rows, 1, 1);
-    double s = seconds_of(x, launch_product, o);
+        bench_batch(x, rows, 1, 1);
+    double s = bench_seconds(x, launch_product, o);
     snprintf(what, sizeof what, "product %ux%u, %u rows, %s", o->m.rows, o->m.cols,
              rows, by);
     if (many)
-        tell(what, 2.0 * o->m.rows * o->m.cols * rows / s, "GFLOP/s", x->flops);
+        bench_tell(what, 2.0 * o->m.rows * o->m.cols * rows / s, "GFLOP/s", x->flops);
     else
-        tell(what, (double)o->m.bytes / s, "GB/s", x->memory);
+        bench_tell(what, (double)o->m.bytes / s, "GB/s", x->memory);
     backend_buffer_free(x->b, &o->in);
     backend_buffer_free(x->b, &o->out);
 }
@@ -192,14 +196,14 @@ static void head(struct bench *x, struct op *o)
     char what[96];
     struct err err;
     uint32_t rows = x->n.seqs;
-    o->in = new_buffer(x, rows, o->m.cols);
-    need(backend_logits_alloc(x->b, &o->logits, rows, o->m.rows, &err), &err);
-    need(backend_best_alloc(x->b, &o->best, rows, &err), &err);
-    set_batch(x, rows, 1, 1);
-    double s = seconds_of(x, launch_head, o);
+    o->in = bench_buffer(x, rows, o->m.cols);
+    bench_need(backend_logits_alloc(x->b, &o->logits, rows, o->m.rows, &err), &err);
+    bench_need(backend_best_alloc(x->b, &o->best, rows, &err), &err);
+    bench_batch(x, rows, 1, 1);
+    double s = bench_seconds(x, launch_head, o);
     snprintf(what, sizeof what, "head %ux%u and the best of it, %u rows", o->m.rows,
              o->m.cols, rows);
-    tell(what, (double)o->m.bytes / s, "GB/s", x->memory);
+    bench_tell(what, (double)o->m.bytes / s, "GB/s", x->memory);
     backend_best_free(x->b, o->best);
     backend_logits_free(x->b, o->logits);
     backend_buffer_free(x->b, &o->in);
@@ -210,10 +214,11 @@ static void open_matrix(struct bench *x, struct op *o)
     struct err err;
     size_t bytes = (size_t)x->n.outputs * x->n.cols * sizeof(uint16_t);
     char *w = malloc(bytes);
-    if (!w) need(-ENOMEM, &(struct err){"no memory for weights"});
-    random_piece(w, bytes);
+    if (!w) bench_need(-ENOMEM, &(struct err){"no memory for weights"});
+    bench_numbers(w, bytes);
     const struct matrix_part part = {w, DTYPE_BF16, x->n.outputs, NULL};
-    need(backend_matrix_load(x->b, &o->m, WEIGHT_OWN, x->n.cols, &part, 1, &err), &err);
+    bench_need(backend_matrix_load(x->b, &o->m, WEIGHT_OWN, x->n.cols, &part, 1, &err),
+               &err);
     free(w);
 }
 
@@ -238,8 +243,8 @@ static void open_kv(struct bench *x, struct op *o, uint32_t blocks)
         (struct attention_shape){x->n.q_heads, x->n.kv_heads, x->n.head_dim, 0, 0.1f};
     const struct kv_shape shape = {x->n.layers, x->n.kv_heads, x->n.head_dim,
                                    DTYPE_BF16};
-    need(backend_kv_alloc(x->b, &o->kv, &shape, blocks, &err), &err);
-    fill(x, o->kv.base, blocks * kv_block_bytes(&shape));
+    bench_need(backend_kv_alloc(x->b, &o->kv, &shape, blocks, &err), &err);
+    bench_fill(x, o->kv.base, blocks * kv_block_bytes(&shape));
 }
 
 static uint32_t qkv_cols(const struct bench *x)
@@ -258,18 +263,18 @@ static void attention(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t co
     struct op o = {0};
     char what[96];
     open_kv(x, &o, seqs * kv_blocks_for(context));
-    o.in = new_buffer(x, seqs * rows, qkv_cols(x));
-    o.out = new_buffer(x, seqs * rows, x->n.q_heads * x->n.head_dim);
-    set_batch(x, seqs, rows, context);
-    double s = seconds_of(x, launch_attention, &o);
+    o.in = bench_buffer(x, seqs * rows, qkv_cols(x));
+    o.out = bench_buffer(x, seqs * rows, x->n.q_heads * x->n.head_dim);
+    bench_batch(x, seqs, rows, context);
+    double s = bench_seconds(x, launch_attention, &o);
     double keys = (double)rows * context - 0.5 * rows * (rows - 1.0);
     double layer = (double)kv_token_bytes(&o.kv.shape) / x->n.layers;
     snprintf(what, sizeof what, "attention, %u x %u rows over %u", seqs, rows, context);
     if (rows > 1)
-        tell(what, 4.0 * x->n.q_heads * x->n.head_dim * keys * seqs / s, "GFLOP/s",
-             x->flops);
+        bench_tell(what, 4.0 * x->n.q_heads * x->n.head_dim * keys * seqs / s,
+                   "GFLOP/s", x->flops);
     else
-        tell(what, layer * seqs * context / s, "GB/s", x->memory);
+        bench_tell(what, layer * seqs * context / s, "GB/s", x->memory);
     backend_kv_free(x->b, &o.kv);
     backend_buffer_free(x->b, &o.in);
     backend_buffer_free(x->b, &o.out);
@@ -317,9 +322,9 @@ static void tell_rows(struct bench *x, struct op *o, const char *name, double by
 {
     char what[96];
     uint32_t rows = x->n.prompt;
-    double s = seconds_of(x, launch, o);
+    double s = bench_seconds(x, launch, o);
     snprintf(what, sizeof what, "%s, %u rows", name, rows);
-    tell(what, bytes * rows / s, "GB/s", x->memory);
+    bench_tell(what, bytes * rows / s, "GB/s", x->memory);
 }
 
 static void rows(struct bench *x)
@@ -329,12 +334,12 @@ static void rows(struct bench *x)
     uint32_t kv_cols = 2 * x->n.kv_heads * x->n.head_dim;
     struct op o = {0};
     struct err err;
-    need(backend_vector_load(x->b, &o.w, x->piece, DTYPE_F32, cols, &err), &err);
-    set_batch(x, 1, n, n);
+    bench_need(backend_vector_load(x->b, &o.w, x->piece, DTYPE_F32, cols, &err), &err);
+    bench_batch(x, 1, n, n);
 
-    o.in = new_buffer(x, n, cols);
-    o.more = new_buffer(x, n, cols);
-    o.out = new_buffer(x, n, cols);
+    o.in = bench_buffer(x, n, cols);
+    o.more = bench_buffer(x, n, cols);
+    o.out = bench_buffer(x, n, cols);
     tell_rows(x, &o, "norm with residual", 4 * cols * f32, launch_norm);
     open_matrix(x, &o);
     tell_rows(x, &o, "embedding", cols * (bf16 + f32), launch_embedding);
@@ -344,15 +349,15 @@ static void rows(struct bench *x)
     backend_buffer_free(x->b, &o.out);
 
     open_kv(x, &o, kv_blocks_for(n));
-    o.in = new_buffer(x, n, qkv_cols(x));
+    o.in = bench_buffer(x, n, qkv_cols(x));
     const double bytes = (2 * qkv_cols(x) - kv_cols) * f32 + kv_cols * bf16;
     tell_rows(x, &o, "rope with K and V stored", bytes, launch_rope);
     tell_rows(x, &o, "rope with QK norm, K and V stored", bytes, launch_normed_rope);
     backend_buffer_free(x->b, &o.in);
     backend_kv_free(x->b, &o.kv);
 
-    o.in = new_buffer(x, n, 2 * wide);
-    o.out = new_buffer(x, n, wide);
+    o.in = bench_buffer(x, n, 2 * wide);
+    o.out = bench_buffer(x, n, wide);
     tell_rows(x, &o, "gated activation", 3 * wide * f32, launch_gate);
     backend_buffer_free(x->b, &o.in);
     backend_buffer_free(x->b, &o.out);
@@ -376,13 +381,13 @@ static double move(struct bench *x, char *to, char *from, bool scattered)
                        -EAGAIN &&
                    copyq_poll(x->q, ticket) >= -EAGAIN) {
             }
-            need(rc, &(struct err){"a block was not taken"});
+            bench_need(rc, &(struct err){"a block was not taken"});
         }
         while (copyq_poll(x->q, ticket) == -EAGAIN) {
         }
         times[t] = machine_now() - began;
     }
-    return (double)(n * x->n.block) / median(times);
+    return (double)(n * x->n.block) / machine_median(times, REPEATS);
 }
 
 static void copies(struct bench *x)
@@ -390,16 +395,16 @@ static void copies(struct bench *x)
     struct buffer on_device;
     struct err err;
     size_t bytes = x->n.blocks * x->n.block;
-    need(backend_buffer_alloc(x->b, &on_device, 1, (uint32_t)(bytes / sizeof(float)),
-                              &err),
-         &err);
+    bench_need(backend_buffer_alloc(x->b, &on_device, 1,
+                                    (uint32_t)(bytes / sizeof(float)), &err),
+               &err);
     char *host = copyq_host_alloc(x->q, bytes), *device = (char *)on_device.data;
-    if (!host) need(-ENOMEM, &(struct err){"no pinned memory"});
+    if (!host) bench_need(-ENOMEM, &(struct err){"no pinned memory"});
     memset(host, 0x11, bytes);
-    tell("promotion of neighbours", move(x, device, host, false), "GB/s", x->up);
-    tell("promotion in disorder", move(x, device, host, true), "GB/s", x->up);
-    tell("demotion of neighbours", move(x, host, device, false), "GB/s", x->down);
-    tell("demotion in disorder", move(x, host, device, true), "GB/s", x->down);
+    bench_tell("promotion of neighbours", move(x, device, host, false), "GB/s", x->up);
+    bench_tell("promotion in disorder", move(x, device, host, true), "GB/s", x->up);
+    bench_tell("demotion of neighbours", move(x, host, device, false), "GB/s", x->down);
+    bench_tell("demotion in disorder", move(x, host, device, true), "GB/s", x->down);
     copyq_host_free(x->q, host);
     backend_buffer_free(x->b, &on_device);
 }

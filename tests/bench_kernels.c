@@ -36,12 +36,6 @@ struct bench {
     uint32_t *blocks;
 };
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void set_batch(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t context)
 {
     const struct batch_arrays a = {x->pos, x->row_start, x->block_start, x->blocks};
@@ -88,8 +82,7 @@ static void product(struct bench *x, const char *name, uint32_t rows, uint32_t c
         times[t] = (machine_now() - from) / used;
         need(backend_finish(x->b, &err), &err);
     }
-    qsort(times, REPEATS, sizeof *times, by_size);
-    double s = times[REPEATS / 2], flops = 2.0 * rows * cols * n / s;
+    double s = machine_median(times, REPEATS), flops = 2.0 * rows * cols * n / s;
     bool pairs = x->machine.pairs > 0 && format == WEIGHT_OWN && type == DTYPE_BF16 &&
                  backend_rounds(x->b, type);
     printf(
@@ -136,8 +129,7 @@ static void attention(struct bench *x, uint32_t seqs, uint32_t rows, uint32_t co
         times[t] = (machine_now() - from) / LAYERS;
         need(backend_finish(x->b, &err), &err);
     }
-    qsort(times, REPEATS, sizeof *times, by_size);
-    double s = times[REPEATS / 2];
+    double s = machine_median(times, REPEATS);
     double bytes = (double)kv_token_bytes(&shape) / LAYERS * seqs * context;
     double keys =
         (double)rows * context - 0.5 * rows * (rows - 1.0);  // seen by the rows

@@ -20,18 +20,6 @@
 #define MAX_SEQS   8
 #define MAX_TOKENS 8448
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, uint32_t n)
-{
-    qsort(x, n, sizeof *x, by_size);
-    return x[n / 2];
-}
-
 /* Of the layers' matrices and of the one that makes the logits. */
 struct work {
     double layer_weights, layer_bytes, head_weights, head_bytes;
@@ -114,7 +102,7 @@ static struct measured prefill(struct bench *b, uint32_t seqs, uint32_t tokens)
         times[n] = machine_now() - from;
         release_all(b);
     }
-    double s = median(times, repeats);
+    double s = machine_median(times, repeats);
     uint32_t steps = (tokens + chunk - 1) / chunk;
     return (struct measured){(double)seqs * tokens / s,
                              steps * (b->work.layer_bytes + b->work.head_bytes) / s,
@@ -140,7 +128,7 @@ static struct measured decode(struct bench *b, uint32_t seqs, uint32_t context)
     }
     release_all(b);
 
-    double seen = context + REPEATS / 2.0, s = median(times, REPEATS);
+    double seen = context + REPEATS / 2.0, s = machine_median(times, REPEATS);
     double kv = (double)kv_token_bytes(&b->f.kv.mem.shape) * seqs * seen;
     return (struct measured){seqs / s,
                              (b->work.layer_bytes + b->work.head_bytes + kv) / s,

@@ -23,6 +23,18 @@ double machine_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double machine_median(double *x, uint32_t n)
+{
+    qsort(x, n, sizeof *x, by_size);
+    return x[n / 2];
+}
+
 typedef float f32x16 __attribute__((vector_size(64)));
 
 enum work { READ, MULTIPLY, MULTIPLY_PAIRS };

@@ -1,7 +1,7 @@
 /* machine.h - what this machine can do at most, to print measured speeds beside it.
  *
  * Caller   gives it a quiet machine for about two seconds.
- * Memory   256 MiB while it runs.
+ * Memory   256 MiB while machine_measure() runs.
  */
 #ifndef TESTS_MACHINE_H
 #define TESTS_MACHINE_H
@@ -20,6 +20,7 @@ struct machine {
  * vdpbf16ps.  Each is the best of several tries. */
 struct machine machine_measure(uint32_t threads);
 
-double machine_now(void);  // seconds of a monotonic clock
+double machine_now(void);                      // seconds of a monotonic clock
+double machine_median(double *x, uint32_t n);  // sorts them
 
 #endif

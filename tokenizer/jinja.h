@@ -29,6 +29,11 @@ struct jinja_input {
     int64_t now;
 };
 
+/* Can a variable have that number?  Integers of 38 digits and what a double holds can. */
+bool jinja_holds_number(struct json_value number);
+/* Is that the name of a function that every template has, so none of a variable? */
+bool jinja_has_function(struct json_value name);
+
 struct jinja_output {
     char *text;      // n bytes and a final NUL
     uint8_t *marks;  // n bytes: 1 where the text came from the context

@@ -25,11 +25,6 @@ const struct builtin *test_find(const char *name, size_t n)
     return find(tests, name, n);
 }
 
-const struct builtin *function_find(const char *name, size_t n)
-{
-    return find(functions, name, n);
-}
-
 const struct builtin *method_find(enum kind kind, const char *name, size_t n)
 {
     const struct builtin *table =

@@ -46,7 +46,6 @@ builtin_fn method_split, method_rsplit, method_splitlines, method_partition,
 
 const struct builtin *filter_find(const char *name, size_t n);
 const struct builtin *test_find(const char *name, size_t n);
-const struct builtin *function_find(const char *name, size_t n);
 const struct builtin *method_find(enum kind kind, const char *name, size_t n);
 /* Does Python's type have a method of that name that would change the value? */
 bool method_mutates(enum kind kind, const char *name, size_t n);

@@ -2,6 +2,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tokenizer/jinja.h"
 #include "tokenizer/jinja_eval.h"
 
 #define MAX_RANGE 100000  // as the sandbox has it
@@ -117,3 +118,10 @@ const struct builtin functions[] = {
     {"joiner", NULL, unsupported, 0},
     {NULL, NULL, NULL, 0},
 };
+
+bool jinja_has_function(struct json_value name)
+{
+    const struct builtin *f = functions;
+    while (f->name && !json_equals(name, f->name)) f++;
+    return f->name != NULL;
+}

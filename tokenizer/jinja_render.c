@@ -37,22 +37,34 @@ static const struct str *json_text(struct run *r, struct json_value j, bool user
     return s;
 }
 
-static struct value json_number(struct run *r, struct json_value j)
+/* False: it is too large. */
+static bool read_number(struct json_value j, struct value *v)
 {
     int64_t i;
     size_t n;
-    struct value v = {.kind = V_INT, .user = true};
     const char *raw = json_raw(j, &n);
+    *v = (struct value){.kind = V_INT, .user = true};
     if (json_i64(j, &i)) {
-        v.i = i;
-    } else if (memchr(raw, '.', n) || memchr(raw, 'e', n) || memchr(raw, 'E', n)) {
-        v.kind = V_FLOAT;
-        if (!json_double(j, &v.f))
-            return run_fail(r, "ValueError", "a number of the context is too large");
-    } else if (!literal_int(raw, n, 10, &v.i)) {
-        return run_fail(r, "OverflowError", "an integer of the context is too large");
+        v->i = i;
+        return true;
     }
-    return v;
+    if (!memchr(raw, '.', n) && !memchr(raw, 'e', n) && !memchr(raw, 'E', n))
+        return literal_int(raw, n, 10, &v->i);
+    v->kind = V_FLOAT;
+    return json_double(j, &v->f);
+}
+
+bool jinja_holds_number(struct json_value number)
+{
+    struct value v;
+    return read_number(number, &v);
+}
+
+static struct value json_number(struct run *r, struct json_value j)
+{
+    struct value v;
+    if (read_number(j, &v)) return v;
+    return run_fail(r, "OverflowError", "a number of the context is too large");
 }
 
 static struct value from_json(struct run *r, struct json_value j);

@@ -23,7 +23,7 @@ ALWAYS_INLINE __m512 avx512_widen_bf16(__m256i h)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-/* Of path_avx512.c, and of the path beside it too: struct cpu_path says what they do. */
+/* Of path_avx512.c: struct cpu_path says what they do. */
 tile_fn avx512_tile_f32, avx512_tile_f16, avx512_tile_bf16, avx512_tile_pairs;
 strip_fn avx512_strip_f32, avx512_strip_f16, avx512_strip_bf16;
 void avx512_widen(float *dst, const void *src, enum dtype t, size_t n);
@@ -31,6 +31,26 @@ float avx512_softmax(float *s, uint32_t n, uint32_t from, uint32_t to, float *m,
                      float *l);
 void avx512_silu_mul(float *y, const float *g, const float *u, uint32_t n);
 void avx512_rope(float *x, const float *cos, const float *sin, uint32_t half);
+
+/* Of struct cpu_path, what both paths have. */
+#define AVX512_OPERATIONS                                                              \
+    .tile_rows = AVX512_ROWS,                                                          \
+    .tile = {[DTYPE_F32] = avx512_tile_f32,                                            \
+             [DTYPE_F16] = avx512_tile_f16,                                            \
+             [DTYPE_BF16] = avx512_tile_bf16,                                          \
+             [TILE_PAIRS] = avx512_tile_pairs},                                        \
+    .strip = {[DTYPE_F32] = avx512_strip_f32,                                          \
+              [DTYPE_F16] = avx512_strip_f16,                                          \
+              [DTYPE_BF16] = avx512_strip_bf16},                                       \
+    .quant_rows = AVX512_ROWS,                                                         \
+    .quant_tile = {[QUANT_Q8] = quant_tile_q8_avx512,                                  \
+                   [QUANT_Q4] = quant_tile_q4_avx512,                                  \
+                   [QUANT_WIDE_Q8] = quant_tile_wide_q8_avx512,                        \
+                   [QUANT_WIDE_Q4] = quant_tile_wide_q4_avx512},                       \
+    .quant_inputs = quant_inputs_avx2, .quant_widen = quant_widen_avx2,                \
+    .widen = avx512_widen, .narrow = avx2_narrow, .softmax = avx512_softmax,           \
+    .rmsnorm = avx2_rmsnorm, .add = avx2_add, .silu_mul = avx512_silu_mul,             \
+    .rope = avx512_rope
 
 #endif
 

@@ -51,7 +51,7 @@ struct cpu {
     uint32_t *row_seq;           // (max_rows) the sequence of a row
 
     // Inputs of the current product, where it rounds them: (blocks of max_cols, max_rows)
-    struct quant_block *inputs;
+    struct rounded_block *inputs;
 
     // Of the current attention:
     struct attention_item *items;  // (max_items)
@@ -90,19 +90,37 @@ static inline uint32_t cpu_ceil_div(uint32_t n, uint32_t by)
     return n / by + (n % by != 0);
 }
 
-/* tile_fn for any number of rows: in tiles of equal height, so that none is so low that
- * the latency of its few chains of additions would show. */
+/* Any number of rows in tiles of equal height, so that none is so low that the latency
+ * of its few chains of additions would show:
+ *     for (struct cpu_rows t = cpu_rows_of(all, most); cpu_rows_next(&t);) use(&t);
+ */
+struct cpu_rows {
+    uint32_t all, tiles, tile;
+    uint32_t first, n;  // the current tile's
+};
+
+static inline struct cpu_rows cpu_rows_of(uint32_t all, uint32_t most)
+{
+    return (struct cpu_rows){.all = all, .tiles = cpu_ceil_div(all, most)};
+}
+
+static inline bool cpu_rows_next(struct cpu_rows *t)
+{
+    if (t->tile == t->tiles) return false;
+    t->tile++;
+    t->first += t->n;
+    t->n = (uint32_t)((uint64_t)t->all * t->tile / t->tiles) - t->first;
+    return true;
+}
+
+/* tile_fn for any number of rows. */
 static inline void cpu_tiles(const struct cpu_path *path, unsigned kind, uint32_t rows,
                              uint32_t k, const float *x, size_t ldx, const void *w,
                              size_t ldw, float *y, size_t ldy, enum tile_sums sums)
 {
-    uint32_t n = cpu_ceil_div(rows, path->tile_rows), done = 0;
-    for (uint32_t i = 1; i <= n; i++) {
-        uint32_t next = (uint32_t)((uint64_t)rows * i / n);
-        path->tile[kind](next - done, k, x + done * ldx, ldx, w, ldw, y + done * ldy,
-                         ldy, sums);
-        done = next;
-    }
+    for (struct cpu_rows t = cpu_rows_of(rows, path->tile_rows); cpu_rows_next(&t);)
+        path->tile[kind](t.n, k, x + t.first * ldx, ldx, w, ldw, y + t.first * ldy, ldy,
+                         sums);
 }
 
 /* host_alloc() on a cache line. */

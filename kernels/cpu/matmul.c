@@ -64,15 +64,12 @@ static void round_row(void *arg, uint32_t r, uint32_t thread)
 static void rounded_tiles(const struct matmul_job *j, uint32_t row, uint32_t rows,
                           uint32_t k, uint32_t n_k, const void *w, struct target t)
 {
-    const size_t ldx = sizeof(struct quant_block) / sizeof(uint16_t);
-    uint32_t n = cpu_ceil_div(rows, j->cpu->path->tile_rows), done = 0;
-    for (uint32_t i = 1; i <= n; i++) {
-        uint32_t next = (uint32_t)((uint64_t)rows * i / n);
-        j->cpu->path->tile_rounded(next - done, cpu_ceil_div(n_k, 2),
-                                   inputs_at(j, k / j->k_block, row + done)->bf16, ldx,
-                                   w, t.y + done * t.ldy, t.ldy, k > 0);
-        done = next;
-    }
+    const size_t ldx = sizeof(struct rounded_block) / sizeof(uint16_t);
+    const struct cpu_path *path = j->cpu->path;
+    for (struct cpu_rows r = cpu_rows_of(rows, path->tile_rows); cpu_rows_next(&r);)
+        path->tile_rounded(r.n, cpu_ceil_div(n_k, 2),
+                           inputs_at(j, k / j->k_block, row + r.first)->bf16, ldx, w,
+                           t.y + r.first * t.ldy, t.ldy, k > 0);
 }
 
 /* Block k of panel p with rows from `row`, which are at x unless they are rounded. */

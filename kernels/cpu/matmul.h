@@ -32,8 +32,8 @@ struct matmul_job {
 };
 
 /* The rounded inputs of a block of one row; the rows of a tile are neighbours. */
-static inline struct quant_block *inputs_at(const struct matmul_job *j, uint32_t block,
-                                            uint32_t row)
+static inline struct rounded_block *inputs_at(const struct matmul_job *j,
+                                              uint32_t block, uint32_t row)
 {
     return j->cpu->inputs + (size_t)block * j->cpu->base.limits.max_rows + row;
 }

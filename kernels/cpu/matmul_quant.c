@@ -25,18 +25,15 @@ static void round_row(void *arg, uint32_t r, uint32_t thread)
     }
 }
 
-/* quant_tile_fn for any number of rows, in tiles of equal height. */
+/* quant_tile_fn for any number of rows. */
 static void tiles(quant_tile_fn *tile, const struct matmul_job *j, uint32_t block,
                   uint32_t row, uint32_t rows, uint32_t groups, const void *w,
                   struct target t)
 {
-    uint32_t n = cpu_ceil_div(rows, j->cpu->path->quant_rows), done = 0;
-    for (uint32_t i = 1; i <= n; i++) {
-        uint32_t next = (uint32_t)((uint64_t)rows * i / n);
-        tile(next - done, groups, inputs_at(j, block, row + done), 1, w,
-             t.y + done * t.ldy, t.ldy, block > 0);
-        done = next;
-    }
+    const struct cpu_path *path = j->cpu->path;
+    for (struct cpu_rows r = cpu_rows_of(rows, path->quant_rows); cpu_rows_next(&r);)
+        tile(r.n, groups, inputs_at(j, block, row + r.first), 1, w,
+             t.y + r.first * t.ldy, t.ldy, block > 0);
 }
 
 static uint32_t groups_of(const struct matmul_job *j, uint32_t block)

@@ -35,9 +35,10 @@ enum tile_sums {
 };
 
 /* One tile: the sums are those of x(rows, k) w(k, 16); 1 <= rows <= tile_rows.
- * Each goes over ascending k by multiply-add, from zero but for SUMS_FROM.  ldx, ldw, ldy are the strides in elements between rows of x, k and
- * rows of y.  Pairs follow each other: there ldw counts for nothing.  Where k is odd, the
- * last pair has its second weights, but x ends before them. */
+ * Each goes over ascending k by multiply-add, from zero but for SUMS_FROM.  ldx, ldw, ldy are
+ * the strides in elements between rows of x, k and rows of y.  Pairs follow each other: there
+ * ldw counts for nothing.  Where k is odd, the last pair has its second weights, but x ends
+ * before them. */
 typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
                      const void *w, size_t ldw, float *y, size_t ldy,
                      enum tile_sums sums);
@@ -98,6 +99,21 @@ struct cpu_path {
     /* HF's halves: (x[i], x[i + half]) rotated by the angle of cos[i], sin[i]. */
     void (*rope)(float *x, const float *cos, const float *sin, uint32_t half);
 };
+
+/* The functions of one kind, in a path's file that has tile() and strip() of every kind. */
+#define PATH_TILE(name, kind)                                                          \
+    void name(uint32_t rows, uint32_t k, const float *x, size_t ldx, const void *w,    \
+              size_t ldw, float *y, size_t ldy, enum tile_sums sums)                   \
+    {                                                                                  \
+        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
+    }
+#define PATH_STRIP(name, kind)                                                         \
+    void name(uint32_t rows, uint32_t panels, uint32_t k, const float *x, size_t ldx,  \
+              const void *w, size_t ldw, ptrdiff_t next, float *y, size_t ldy,         \
+              enum tile_sums sums)                                                     \
+    {                                                                                  \
+        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, sums);              \
+    }
 
 /* Panels of a strip for so many rows: 1 where a tile has enough independent sums. */
 static inline uint32_t strip_panels(const struct cpu_path *path, uint32_t rows)

@@ -176,21 +176,8 @@ ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t
     }
 }
 
-#define TILE(name, kind)                                                               \
-    static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
-                            const void *w, size_t ldw, float *y, size_t ldy,           \
-                            enum tile_sums sums)                                       \
-    {                                                                                  \
-        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
-    }
-#define STRIP(name, kind)                                                              \
-    static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
-                             const float *x, size_t ldx, const void *w, size_t ldw,    \
-                             ptrdiff_t next, float *y, size_t ldy,                     \
-                             enum tile_sums sums)                                      \
-    {                                                                                  \
-        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, sums);              \
-    }
+#define TILE(name, kind)  static PATH_TILE(tile_##name, kind)
+#define STRIP(name, kind) static PATH_STRIP(strip_##name, kind)
 TILE(f32, DTYPE_F32)
 TILE(f16, DTYPE_F16)
 TILE(bf16, DTYPE_BF16)

@@ -124,28 +124,13 @@ ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t
     }
 }
 
-#define TILE(name, kind)                                                               \
-    void avx512_tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
-                            const void *w, size_t ldw, float *y, size_t ldy,           \
-                            enum tile_sums sums)                                       \
-    {                                                                                  \
-        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
-    }
-#define STRIP(name, kind)                                                              \
-    void avx512_strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
-                             const float *x, size_t ldx, const void *w, size_t ldw,    \
-                             ptrdiff_t next, float *y, size_t ldy,                     \
-                             enum tile_sums sums)                                      \
-    {                                                                                  \
-        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, sums);              \
-    }
-TILE(f32, DTYPE_F32)
-TILE(f16, DTYPE_F16)
-TILE(bf16, DTYPE_BF16)
-TILE(pairs, TILE_PAIRS)
-STRIP(f32, DTYPE_F32)
-STRIP(f16, DTYPE_F16)
-STRIP(bf16, DTYPE_BF16)
+PATH_TILE(avx512_tile_f32, DTYPE_F32)
+PATH_TILE(avx512_tile_f16, DTYPE_F16)
+PATH_TILE(avx512_tile_bf16, DTYPE_BF16)
+PATH_TILE(avx512_tile_pairs, TILE_PAIRS)
+PATH_STRIP(avx512_strip_f32, DTYPE_F32)
+PATH_STRIP(avx512_strip_f16, DTYPE_F16)
+PATH_STRIP(avx512_strip_bf16, DTYPE_BF16)
 
 /* ---- conversion ---- */
 
@@ -254,28 +239,7 @@ void avx512_rope(float *x, const float *cos, const float *sin, uint32_t half)
 const struct cpu_path cpu_path_avx512 = {
     .name = "avx512",
     .describe = "AVX-512",
-    .tile_rows = AVX512_ROWS,
-    .tile = {[DTYPE_F32] = avx512_tile_f32,
-             [DTYPE_F16] = avx512_tile_f16,
-             [DTYPE_BF16] = avx512_tile_bf16,
-             [TILE_PAIRS] = avx512_tile_pairs},
-    .strip = {[DTYPE_F32] = avx512_strip_f32,
-              [DTYPE_F16] = avx512_strip_f16,
-              [DTYPE_BF16] = avx512_strip_bf16},
-    .quant_rows = AVX512_ROWS,
-    .quant_tile = {[QUANT_Q8] = quant_tile_q8_avx512,
-                   [QUANT_Q4] = quant_tile_q4_avx512,
-                   [QUANT_WIDE_Q8] = quant_tile_wide_q8_avx512,
-                   [QUANT_WIDE_Q4] = quant_tile_wide_q4_avx512},
-    .quant_inputs = quant_inputs_avx2,
-    .quant_widen = quant_widen_avx2,
-    .widen = avx512_widen,
-    .narrow = avx2_narrow,
-    .softmax = avx512_softmax,
-    .rmsnorm = avx2_rmsnorm,
-    .add = avx2_add,
-    .silu_mul = avx512_silu_mul,
-    .rope = avx512_rope,
+    AVX512_OPERATIONS,
 };
 
 #endif

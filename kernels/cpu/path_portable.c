@@ -42,24 +42,19 @@ tile(unsigned kind, uint32_t rows, uint32_t k, const float *x, size_t ldx,
     }
 }
 
-#define TILE(name, kind)                                                               \
-    static void tile_##name(uint32_t rows, uint32_t k, const float *x, size_t ldx,     \
-                            const void *w, size_t ldw, float *y, size_t ldy,           \
-                            enum tile_sums sums)                                       \
-    {                                                                                  \
-        tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
+static inline __attribute__((always_inline)) void
+strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k, const float *x,
+      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y, size_t ldy,
+      enum tile_sums sums)
+{
+    for (uint32_t p = 0; p < panels; p++) {
+        tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
+             y + (size_t)p * PANEL, ldy, sums);
     }
-#define STRIP(name, kind)                                                              \
-    static void strip_##name(uint32_t rows, uint32_t panels, uint32_t k,               \
-                             const float *x, size_t ldx, const void *w, size_t ldw,    \
-                             ptrdiff_t next, float *y, size_t ldy,                     \
-                             enum tile_sums sums)                                      \
-    {                                                                                  \
-        for (uint32_t p = 0; p < panels; p++) {                                        \
-            tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,    \
-                 y + (size_t)p * PANEL, ldy, sums);                                    \
-        }                                                                              \
-    }
+}
+
+#define TILE(name, kind)  static PATH_TILE(tile_##name, kind)
+#define STRIP(name, kind) static PATH_STRIP(strip_##name, kind)
 TILE(f32, DTYPE_F32)
 TILE(f16, DTYPE_F16)
 TILE(bf16, DTYPE_BF16)

@@ -43,9 +43,9 @@ struct quant_wide {
     int16_t q[QUANT_GROUP / 2][QUANT_PANEL][2];
 };
 
-/* 256 inputs of one row: x = scale q; sum is what the x of a group add up to.  For weights
- * in bf16 they are rounded to that (path.h). */
-struct quant_block {
+/* 256 inputs of one row, rounded for what they are multiplied with: for int8 and int4 to
+ * x = scale q, where sum is what the x of a group add up to; for bf16 to bf16 (path.h). */
+struct rounded_block {
     union {
         int16_t q[QUANT_BLOCK];
         uint16_t bf16[QUANT_BLOCK];
@@ -58,12 +58,13 @@ enum quant_kind { QUANT_Q8, QUANT_Q4, QUANT_WIDE_Q8, QUANT_WIDE_Q4, QUANT_KINDS 
 /* One tile: y(rows, 16) of `groups` groups of weights at w and rows of inputs at x, ldx
  * blocks apart; with `add` onto y.  1 <= rows <= quant_rows of
  * the path. */
-typedef void quant_tile_fn(uint32_t rows, uint32_t groups, const struct quant_block *x,
-                           size_t ldx, const void *w, float *y, size_t ldy, bool add);
+typedef void quant_tile_fn(uint32_t rows, uint32_t groups,
+                           const struct rounded_block *x, size_t ldx, const void *w,
+                           float *y, size_t ldy, bool add);
 
 /* n <= 256 inputs to one block; the rest of their last group counts as zero.  A group with an
  * infinity or a NaN makes NaN of every output; one below 1e-30 is zero. */
-typedef void quant_inputs_fn(struct quant_block *to, const float *x, uint32_t n);
+typedef void quant_inputs_fn(struct rounded_block *to, const float *x, uint32_t n);
 
 typedef void quant_widen_fn(struct quant_wide *to, const void *w,
                             enum weight_format format, uint32_t groups);

@@ -67,7 +67,7 @@ static void inputs_of_group(int16_t *q, float *scale, float *sum, const float *x
     *sum = (float)sum8(total) * *scale;
 }
 
-void quant_inputs_avx2(struct quant_block *to, const float *x, uint32_t n)
+void quant_inputs_avx2(struct rounded_block *to, const float *x, uint32_t n)
 {
     for (uint32_t k = 0, g = 0; k < n; k += QUANT_GROUP, g++) {
         inputs_of_group(to->q + k, &to->scale[g], &to->sum[g], x + k,
@@ -168,7 +168,7 @@ struct scales {
 };
 
 ALWAYS_INLINE void put(const struct sums *s, const struct scales *w, bool with_low,
-                       const struct quant_block *x, uint32_t g, float *y)
+                       const struct rounded_block *x, uint32_t g, float *y)
 {
     __m256 scale = _mm256_set1_ps(x->scale[g]), sum = _mm256_set1_ps(x->sum[g]);
     for (int h = 0; h < 2; h++) {
@@ -206,7 +206,7 @@ ALWAYS_INLINE struct scales load_scales(enum quant_kind kind, const void *w)
 
 /* With kind and rows constant: loads, broadcasts and two instructions for 16 products. */
 ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t groups,
-                           const struct quant_block *x, size_t ldx, const void *w,
+                           const struct rounded_block *x, size_t ldx, const void *w,
                            float *y, size_t ldy, bool add)
 {
     const size_t step = ldx * sizeof *x / sizeof(int16_t);
@@ -247,7 +247,7 @@ ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t g
 }
 
 ALWAYS_INLINE void tile(enum quant_kind kind, uint32_t rows, uint32_t groups,
-                        const struct quant_block *x, size_t ldx, const void *w,
+                        const struct rounded_block *x, size_t ldx, const void *w,
                         float *y, size_t ldy, bool add)
 {
     switch (rows) {
@@ -258,27 +258,27 @@ ALWAYS_INLINE void tile(enum quant_kind kind, uint32_t rows, uint32_t groups,
     }
 }
 
-void quant_tile_q8_avx2(uint32_t rows, uint32_t groups, const struct quant_block *x,
+void quant_tile_q8_avx2(uint32_t rows, uint32_t groups, const struct rounded_block *x,
                         size_t ldx, const void *w, float *y, size_t ldy, bool add)
 {
     tile(QUANT_Q8, rows, groups, x, ldx, w, y, ldy, add);
 }
 
-void quant_tile_q4_avx2(uint32_t rows, uint32_t groups, const struct quant_block *x,
+void quant_tile_q4_avx2(uint32_t rows, uint32_t groups, const struct rounded_block *x,
                         size_t ldx, const void *w, float *y, size_t ldy, bool add)
 {
     tile(QUANT_Q4, rows, groups, x, ldx, w, y, ldy, add);
 }
 
 void quant_tile_wide_q8_avx2(uint32_t rows, uint32_t groups,
-                             const struct quant_block *x, size_t ldx, const void *w,
+                             const struct rounded_block *x, size_t ldx, const void *w,
                              float *y, size_t ldy, bool add)
 {
     tile(QUANT_WIDE_Q8, rows, groups, x, ldx, w, y, ldy, add);
 }
 
 void quant_tile_wide_q4_avx2(uint32_t rows, uint32_t groups,
-                             const struct quant_block *x, size_t ldx, const void *w,
+                             const struct rounded_block *x, size_t ldx, const void *w,
                              float *y, size_t ldy, bool add)
 {
     tile(QUANT_WIDE_Q4, rows, groups, x, ldx, w, y, ldy, add);

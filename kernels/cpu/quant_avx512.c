@@ -71,7 +71,7 @@ ALWAYS_INLINE __m512i weights(enum quant_kind kind, const void *w, uint32_t quad
     if (rows > (n)) _mm512_storeu_ps(y + (n)*ldy, total##n);
 
 ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t groups,
-                           const struct quant_block *x, size_t ldx, const void *w,
+                           const struct rounded_block *x, size_t ldx, const void *w,
                            float *y, size_t ldy, bool add)
 {
     const size_t step = ldx * sizeof *x / sizeof(int16_t);
@@ -113,8 +113,8 @@ ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t g
 }
 
 #define TILE(name, kind)                                                               \
-    void name(uint32_t rows, uint32_t groups, const struct quant_block *x, size_t ldx, \
-              const void *w, float *y, size_t ldy, bool add)                           \
+    void name(uint32_t rows, uint32_t groups, const struct rounded_block *x,           \
+              size_t ldx, const void *w, float *y, size_t ldy, bool add)               \
     {                                                                                  \
         switch (rows) {                                                                \
             EACH_ROW(CASE_##kind)                                                      \

@@ -37,7 +37,7 @@ static void inputs_of_group(int16_t *q, float *scale, float *sum, const float *x
     *sum = (float)total * *scale;
 }
 
-void quant_inputs_portable(struct quant_block *to, const float *x, uint32_t n)
+void quant_inputs_portable(struct rounded_block *to, const float *x, uint32_t n)
 {
     for (uint32_t k = 0, g = 0; k < n; k += QUANT_GROUP, g++) {
         inputs_of_group(to->q + k, &to->scale[g], &to->sum[g], x + k,
@@ -82,8 +82,8 @@ void quant_widen_portable(struct quant_wide *to, const void *w,
 
 /* ---- tiles ---- */
 
-static void tile_row(const struct quant_wide *w, bool low, const struct quant_block *x,
-                     uint32_t g, float *y)
+static void tile_row(const struct quant_wide *w, bool low,
+                     const struct rounded_block *x, uint32_t g, float *y)
 {
     const int16_t *in = x->q + (size_t)g * QUANT_GROUP;
     int32_t sum[QUANT_PANEL] = {0};
@@ -99,8 +99,8 @@ static void tile_row(const struct quant_wide *w, bool low, const struct quant_bl
 }
 
 void quant_tile_wide_q8_portable(uint32_t rows, uint32_t groups,
-                                 const struct quant_block *x, size_t ldx, const void *w,
-                                 float *y, size_t ldy, bool add)
+                                 const struct rounded_block *x, size_t ldx,
+                                 const void *w, float *y, size_t ldy, bool add)
 {
     for (uint32_t r = 0; r < rows; r++, x += ldx, y += ldy) {
         if (!add) memset(y, 0, QUANT_PANEL * sizeof *y);
@@ -110,8 +110,8 @@ void quant_tile_wide_q8_portable(uint32_t rows, uint32_t groups,
 }
 
 void quant_tile_wide_q4_portable(uint32_t rows, uint32_t groups,
-                                 const struct quant_block *x, size_t ldx, const void *w,
-                                 float *y, size_t ldy, bool add)
+                                 const struct rounded_block *x, size_t ldx,
+                                 const void *w, float *y, size_t ldy, bool add)
 {
     for (uint32_t r = 0; r < rows; r++, x += ldx, y += ldy) {
         if (!add) memset(y, 0, QUANT_PANEL * sizeof *y);
@@ -120,16 +120,18 @@ void quant_tile_wide_q4_portable(uint32_t rows, uint32_t groups,
     }
 }
 
-void quant_tile_q8_portable(uint32_t rows, uint32_t groups, const struct quant_block *x,
-                            size_t ldx, const void *w, float *y, size_t ldy, bool add)
+void quant_tile_q8_portable(uint32_t rows, uint32_t groups,
+                            const struct rounded_block *x, size_t ldx, const void *w,
+                            float *y, size_t ldy, bool add)
 {
     struct quant_wide wide[QUANT_GROUPS];
     quant_widen_portable(wide, w, WEIGHT_Q8, groups);
     quant_tile_wide_q8_portable(rows, groups, x, ldx, wide, y, ldy, add);
 }
 
-void quant_tile_q4_portable(uint32_t rows, uint32_t groups, const struct quant_block *x,
-                            size_t ldx, const void *w, float *y, size_t ldy, bool add)
+void quant_tile_q4_portable(uint32_t rows, uint32_t groups,
+                            const struct rounded_block *x, size_t ldx, const void *w,
+                            float *y, size_t ldy, bool add)
 {
     struct quant_wide wide[QUANT_GROUPS];
     quant_widen_portable(wide, w, WEIGHT_Q4, groups);

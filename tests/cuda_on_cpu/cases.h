@@ -25,6 +25,7 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 
+#include "kernels/base.h"
 #include "tests/cuda_on_cpu/planted.h"
 #include "tests/cuda_on_cpu/standin.h"
 
@@ -32,16 +33,9 @@
 enum { PTX = 1, SOURCE = 2, ADDRESS = 4, THREAD = 8, ALL = 15 };
 enum { BOUNDS = PTX | ADDRESS };  // translated PTX checks every access itself
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#elif __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
+#if WATCHED_ADDRESS
 static const int this_build = ADDRESS;
-#elif defined(__SANITIZE_THREAD__)
+#elif WATCHED_THREAD
 static const int this_build = THREAD;
 #elif defined(CUDA_ON_CPU)
 static const int this_build = SOURCE;

@@ -36,6 +36,7 @@ def assert_good(*flags):
     ("/dev/null", "/dev/null cannot be opened: Not a directory"),
     ("/dev/null/kv", "/dev/null/kv cannot be made: Not a directory"),
     ("not/there/kv", "not/there/kv cannot be made: No such file"),
+    ("{others}", "others holds other things than the tier's; expected one of its own"),
     ("/" + "x" * 300, "cannot be made: File name too long"),
     ("/tmp/" + "x" * 5000, "flag --ssd: `/tmp/xxx"),
     ("{loop}", "loop cannot be opened: Too many levels"),
@@ -46,9 +47,11 @@ def assert_good(*flags):
 def test_a_folder_for_the_ssd_that_is_none(folder, words, tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "file").write_text("")
+    (tmp_path / "others").mkdir(0o700)
+    (tmp_path / "others" / "photo").write_text("")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    names = {n: str(tmp_path / n) for n in ("loop", "file", "open")}
+    names = {n: str(tmp_path / n) for n in ("loop", "file", "open", "others")}
     assert_same_refusal("--ssd", folder.format(**names), words=words)
 
 
@@ -64,7 +67,7 @@ def test_a_folder_that_is_not_there_is_fine_and_is_not_made(tmp_path):
 
 def test_too_little_room_is_noted_by_both(tmp_path):
     """A file system that holds less than the tier is to have costs room, not the start."""
-    flags = ("--ssd", str(tmp_path / "kv"), "--ssd-size", "1024T")
+    flags = ("--ssd", str(tmp_path / "kv"), "--ssd-size", "7T")
     done = subprocess.run([PROGRAM, "serve", model_dir("tiny-rand"), *flags, "--margin", "0",
                            "--check-config"], capture_output=True, text=True, timeout=60,
                           env={**os.environ, **ENV})
@@ -72,6 +75,9 @@ def test_too_little_room_is_noted_by_both(tmp_path):
     assert done.returncode == 1 and "the memory budget needs" in done.stderr
     assert "of the SSD tier's" in done.stderr
     assert_same_refusal(*flags, words="the memory budget needs")
+    for size in ("900000G", "1024T"):
+        assert_same_refusal("--ssd", str(tmp_path / "kv"), "--ssd-size", size,
+                            words="KV blocks of 8192 bytes; at most 1073741823 can be kept")
     assert_same_refusal("--ssd", str(tmp_path / "kv"), "--ssd-size", "1M", "--kv-type", "f32",
                         "--ram", "1", words="ram of 1 bytes holds no KV block")
     assert not list(tmp_path.iterdir())

@@ -45,23 +45,6 @@ static void choose_product(struct input *in, struct product *p)
     p->x = numbers(in, (size_t)p->n * p->cols, 30);
 }
 
-/* All rows of m as embed gives them, in steps of up to 256 rows. */
-static float *embedded(struct backend *b, const struct matrix *m)
-{
-    static struct step s;
-    struct buffer x = new_buffer(b, m->rows, m->cols);
-    step_clear(&s);
-    step_add(&s, 0, m->rows, NULL);
-    for (uint32_t i = 0; i < m->rows; i++) s.ids[i] = (int32_t)i;
-    backend_begin(b, &s.batch, frequencies(16), 16);
-    backend_embed(b, &x, m);
-    finish(b);
-    float *w = malloc((size_t)m->rows * m->cols * sizeof *w);
-    memcpy(w, x.data, (size_t)m->rows * m->cols * sizeof *w);
-    backend_buffer_free(b, &x);
-    return w;
-}
-
 /* The rows of y that are asked for, as logits, and the best of them. */
 static void check_logits(struct input *in, struct backend *b, const struct product *p,
                          const struct matrix *m, const float *y)

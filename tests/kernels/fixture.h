@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "tests/random.h"
 
 #define UNIT_ROUNDOFF 0x1p-24  // of one f32 operation
 
@@ -25,7 +26,7 @@ static const char *const paths[] = {
     "avx2",
     "avx512",
     "avx512bf16",
-#ifndef __SANITIZE_THREAD__
+#if !WATCHED_THREAD
     "emulated avx2",
     "emulated avx512",
     "emulated avx512bf16",
@@ -60,11 +61,10 @@ static inline struct backend *open_path(const char *path, uint32_t threads)
     return b;
 }
 
-/* Uniform in [-1, 1), by a 64-bit linear congruential generator (Knuth's constants). */
+/* Uniform in [-1, 1). */
 static inline float random_unit(uint64_t *seed)
 {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (float)((int32_t)(*seed >> 32)) * 0x1p-31f;
+    return (float)((int32_t)(random_step(seed) >> 32)) * 0x1p-31f;
 }
 
 static inline float *random_floats(uint64_t seed, size_t n)
@@ -268,9 +268,8 @@ static inline float *products_by(struct backend *b, const struct matrix *m,
     return out;
 }
 
-/* That embedding reads all rows of m back as want (m->rows, m->cols), bit for bit. */
-static inline void check_embeds(struct backend *b, const struct matrix *m,
-                                const float *want)
+/* All rows of m as embedding reads them back, in steps of up to 256 rows. */
+static inline float *embedded(struct backend *b, const struct matrix *m)
 {
     static struct step s;
     struct buffer x = new_buffer(b, m->rows, m->cols);
@@ -280,8 +279,19 @@ static inline void check_embeds(struct backend *b, const struct matrix *m,
     backend_begin(b, &s.batch, frequencies(16), 16);
     backend_embed(b, &x, m);
     finish(b);
-    assert_memory_equal(x.data, want, (size_t)m->rows * m->cols * sizeof *want);
+    float *w = malloc((size_t)m->rows * m->cols * sizeof *w);
+    memcpy(w, x.data, (size_t)m->rows * m->cols * sizeof *w);
     backend_buffer_free(b, &x);
+    return w;
+}
+
+/* That they are want (m->rows, m->cols), bit for bit. */
+static inline void check_embeds(struct backend *b, const struct matrix *m,
+                                const float *want)
+{
+    float *w = embedded(b, m);
+    assert_memory_equal(w, want, (size_t)m->rows * m->cols * sizeof *want);
+    free(w);
 }
 
 #endif

@@ -95,7 +95,7 @@ static void quantised(uint64_t seed)
 {
     enum { GROUPS = 3, LDY = PANEL };
     static const enum weight_format formats[] = {WEIGHT_Q8, WEIGHT_Q4};
-    struct quant_block x[2][TILE_ROWS];
+    struct rounded_block x[2][TILE_ROWS];
     float v[TILE_ROWS][QUANT_BLOCK], y[2][TILE_ROWS * LDY];
     fill(v[0], (size_t)TILE_ROWS * QUANT_BLOCK, seed);
     for (int f = 0; f < 2; f++) {

@@ -6,6 +6,7 @@
 #define TESTS_MODEL_SAMPLING_H
 
 #include "model/sampler.h"
+#include "tests/random.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -34,17 +35,11 @@ static inline int32_t pick(struct sampler *s, const float *logits,
     return out.id;
 }
 
-/* A plain generator for test data, seeded by hand. */
-static inline uint32_t next(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
 static inline void random_logits(float *logits, uint32_t n, uint32_t seed)
 {
     for (uint32_t i = 0; i < n; i++)
-        logits[i] = (float)(next(&seed) % 4096) / 200.0f - 10.0f;  // with many ties
+        logits[i] =
+            (float)(random_next(&seed) % 4096) / 200.0f - 10.0f;  // with many ties
 }
 
 struct entry {

@@ -9,6 +9,7 @@
  * and the reference is computed in such.
  */
 #include "tests/model/fixture.h"
+#include "tests/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,23 +41,18 @@ struct sequence {
     struct kv_table table;
 };
 
-static uint32_t next(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
 static void make_sequences(struct sequence *s, uint32_t vocab, uint32_t *rng)
 {
     for (uint32_t i = 0; i < SEQS; i++) {
-        s[i] = (struct sequence){.n = 1 + next(rng) % MAX_LEN};
-        if (i > 0) s[i].parent = next(rng) % i;
+        s[i] = (struct sequence){.n = 1 + random_next(rng) % MAX_LEN};
+        if (i > 0) s[i].parent = random_next(rng) % i;
         const struct sequence *parent = &s[s[i].parent];
         uint32_t common = parent->n < s[i].n ? parent->n : s[i].n;
-        if (i > 0 && next(rng) % 4 > 0) s[i].shared = next(rng) % (common + 1);
+        if (i > 0 && random_next(rng) % 4 > 0)
+            s[i].shared = random_next(rng) % (common + 1);
         memcpy(s[i].ids, parent->ids, s[i].shared * sizeof *s[i].ids);
         for (uint32_t k = s[i].shared; k < s[i].n; k++)
-            s[i].ids[k] = (int32_t)(next(rng) % vocab);
+            s[i].ids[k] = (int32_t)(random_next(rng) % vocab);
         s[i].logits = malloc((size_t)s[i].n * vocab * sizeof(float));
         s[i].table = table_open(MAX_LEN / KV_BLOCK_TOKENS + 1);
     }
@@ -83,11 +79,11 @@ static uint32_t add_chunk(struct fixture *f, struct sequence *s, uint32_t *rng,
 {
     uint32_t left = s->n - s->done,
              room = f->model.options.max_rows - f->step.batch.n_rows;
-    uint32_t n = next(rng) % 2 ? 1 : 1 + next(rng) % 40;
+    uint32_t n = random_next(rng) % 2 ? 1 : 1 + random_next(rng) % 40;
     if (n > left) n = left;
     if (n > room) n = room;
     if (n == 0) return 0;
-    *logits_from = s->done + next(rng) % (n + 1);
+    *logits_from = s->done + random_next(rng) % (n + 1);
     step_add(f, &s->table, s->ids, s->done, s->done + n, *logits_from);
     return n;
 }
@@ -96,12 +92,12 @@ static void run_random_step(struct fixture *f, struct sequence *s, uint32_t *rng
 {
     uint32_t added[SEQS] = {0}, logits_from[SEQS] = {0}, order[SEQS], rows = 0;
     for (uint32_t i = 0; i < SEQS; i++) {
-        uint32_t other = next(rng) % (i + 1);
+        uint32_t other = random_next(rng) % (i + 1);
         order[i] = order[other];
         order[other] = i;
     }
     for (uint32_t i = 0; i < SEQS; i++) {
-        if (next(rng) % 3 == 0) continue;
+        if (random_next(rng) % 3 == 0) continue;
         uint32_t q = order[i];
         added[q] = add_chunk(f, &s[q], rng, &logits_from[q]);
         rows += added[q];
@@ -127,8 +123,8 @@ static void run_random_step(struct fixture *f, struct sequence *s, uint32_t *rng
  * parent as far as both agree. */
 static void release_or_fork(struct fixture *f, struct sequence *s, uint32_t *rng)
 {
-    struct sequence *q = &s[next(rng) % SEQS], *parent = &s[q->parent];
-    if (q->done > 0 && next(rng) % 8 == 0) {
+    struct sequence *q = &s[random_next(rng) % SEQS], *parent = &s[q->parent];
+    if (q->done > 0 && random_next(rng) % 8 == 0) {
         kv_table_release(&f->kv, &q->table);
         q->done = 0;
     }
@@ -171,7 +167,7 @@ static bool open_model(struct fixture *f, const struct setup *s, uint32_t thread
 static void logits_are_the_same_bits_however_computed(void **state)
 {
     const struct setup *setup = *state;
-#ifdef __SANITIZE_THREAD__  // takes minutes over all; of these, 2 alone has steps of over 96 rows
+#if WATCHED_THREAD  // takes minutes over all; 2 alone has steps of over 96 rows
     static const uint32_t seeds[] = {2};
 #else
     static const uint32_t seeds[] = {1, 2, 3, 4, 5};

@@ -37,7 +37,7 @@
 
 /* ThreadSanitizer takes minutes over all cases.  It is given that with the longest prompt: with
  * it products are cut among threads in each of their ways (kernels/cpu/matmul.h). */
-#ifdef __SANITIZE_THREAD__
+#if WATCHED_THREAD
 #define LEAST_PROMPT 100
 #else
 #define LEAST_PROMPT 1

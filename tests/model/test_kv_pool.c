@@ -1,5 +1,6 @@
 #include "model/kv_pool.h"
 #include "tests/allocs.h"
+#include "tests/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -175,12 +176,6 @@ static void a_fork_writes_into_a_copy_and_leaves_the_original(void **state)
 
 /* ---- random sequences of all operations ---- */
 
-static uint32_t next(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
 static void assert_counts_are_the_tables(const struct kv_pool *p,
                                          const struct kv_table *tables)
 {
@@ -214,12 +209,14 @@ static void any_sequence_of_calls_keeps_the_invariants(void **state)
 
         unsigned long before = allocs_so_far();
         for (int n = 0; n < 2000; n++) {
-            struct kv_table *a = &t[next(&rng) % TABLES], *b = &t[next(&rng) % TABLES];
+            struct kv_table *a = &t[random_next(&rng) % TABLES],
+                            *b = &t[random_next(&rng) % TABLES];
             uint32_t held = a->n_blocks * KV_BLOCK_TOKENS;
-            switch (next(&rng) % 4) {
+            switch (random_next(&rng) % 4) {
             case 0:
             case 1: {
-                uint32_t from = next(&rng) % (held + 1), to = from + next(&rng) % 40;
+                uint32_t from = random_next(&rng) % (held + 1),
+                         to = from + random_next(&rng) % 40;
                 uint32_t need = missing(&p, a, from, to), had = p.n_free;
                 int rc = kv_table_extend(&p, a, from, to);
                 assert_true(rc == 0 || rc == -ENOSPC || rc == -E2BIG);
@@ -230,10 +227,10 @@ static void any_sequence_of_calls_keeps_the_invariants(void **state)
             }
             case 2:
                 if (b->n_blocks == 0 && a != b)
-                    kv_table_fork(&p, b, a, next(&rng) % (held + 1));
+                    kv_table_fork(&p, b, a, random_next(&rng) % (held + 1));
                 break;
             default:
-                if (next(&rng) % 3 == 0) kv_table_release(&p, a);
+                if (random_next(&rng) % 3 == 0) kv_table_release(&p, a);
             }
             assert_counts_are_the_tables(&p, t);
         }

@@ -132,7 +132,7 @@ static void a_long_history_counts_once_each_and_leaves_nothing(void **state)
     int32_t *history = calloc(LONG, sizeof *history);
     uint32_t seed = 3, count[VOCAB] = {0};
     for (uint32_t i = 0; i < LONG; i++) {
-        history[i] = (int32_t)(next(&seed) % VOCAB);
+        history[i] = (int32_t)(random_next(&seed) % VOCAB);
         count[history[i]]++;
     }
     random_logits(logits, VOCAB, 4);

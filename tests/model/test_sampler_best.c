@@ -10,7 +10,7 @@ static void fill(float *logits, uint32_t n, uint32_t seed)
     static const float odd[] = {NAN, -NAN, INFINITY};
     random_logits(logits, n, seed);
     for (uint32_t i = 0; i < n; i++) {
-        if (seed % 7 == 0 && next(&seed) % 4) logits[i] = -INFINITY;
+        if (seed % 7 == 0 && random_next(&seed) % 4) logits[i] = -INFINITY;
         if (seed % 7 == 1) logits[i] = i % 2 ? -0.0f : 0.0f;
     }
     if (seed % 11 == 0) logits[seed % n] = odd[seed % 3];
@@ -46,10 +46,10 @@ static void the_best_choose_the_token_that_the_row_chooses(void **state)
         sampler_set_usable(s, usable);
         fill(logits, vocab, i);
         const struct sampling how = {
-            .temperature = temperatures[next(&seed) % 5],
-            .top_k = top_ks[next(&seed) % 5],
-            .top_p = top_ps[next(&seed) % 5],
-            .min_p = min_ps[next(&seed) % 4],
+            .temperature = temperatures[random_next(&seed) % 5],
+            .top_k = top_ks[random_next(&seed) % 5],
+            .top_p = top_ps[random_next(&seed) % 5],
+            .min_p = min_ps[random_next(&seed) % 4],
             .seed = i,
         };
         for (uint32_t step = 0; step < 3; step++)

@@ -54,7 +54,7 @@ static void draws_are_distributed_as_the_softmax_says(void **state)
         struct sampler *s = open_sampler(sizes[v]);
         uint32_t seed = 77 + (uint32_t)v;
         for (uint32_t i = 0; i < sizes[v]; i++)
-            logits[i] = (float)(next(&seed) % 64) / 16;
+            logits[i] = (float)(random_next(&seed) % 64) / 16;
         for (size_t i = 0; i < ARRAY_LEN(how); i++) {
             /* 2 for each degree of freedom is passed by chance about once in 20 with the 7
              * of the smallest case and hardly ever with more; the seeds are fixed. */
@@ -75,10 +75,12 @@ static void what_is_kept_is_what_sorting_everything_keeps(void **state)
     for (uint32_t round = 0; round < 300; round++) {
         random_logits(logits, VOCAB, round);
         struct sampling how = {
-            .temperature = (float)(1 + next(&seed) % 40) / 10,
-            .top_k = next(&seed) % 3 ? next(&seed) % 60 : 0,
-            .top_p = next(&seed) % 3 ? (float)(1 + next(&seed) % 99) / 100 : 1,
-            .min_p = next(&seed) % 3 ? 0 : (float)(next(&seed) % 100) / 200,
+            .temperature = (float)(1 + random_next(&seed) % 40) / 10,
+            .top_k = random_next(&seed) % 3 ? random_next(&seed) % 60 : 0,
+            .top_p =
+                random_next(&seed) % 3 ? (float)(1 + random_next(&seed) % 99) / 100 : 1,
+            .min_p =
+                random_next(&seed) % 3 ? 0 : (float)(random_next(&seed) % 100) / 200,
             .seed = round,
         };
         uint32_t kept = reference(logits, VOCAB, &how, e);
@@ -101,12 +103,13 @@ static void each_id_that_is_kept_can_be_drawn_and_no_other(void **state)
     struct entry e[FEW];
     uint32_t rng = 19;
     for (uint32_t round = 0; round < 200; round++) {
-        for (uint32_t i = 0; i < FEW; i++) logits[i] = (float)(next(&rng) % 24) / 16;
+        for (uint32_t i = 0; i < FEW; i++)
+            logits[i] = (float)(random_next(&rng) % 24) / 16;
         struct sampling how = {
             .temperature = 1,
-            .top_k = round % 4 == 1 ? 1 + next(&rng) % FEW : 0,
-            .top_p = round % 4 != 2 ? (float)(1 + next(&rng) % 100) / 100 : 1,
-            .min_p = round % 4 > 1 ? (float)(next(&rng) % 100) / 100 : 0,
+            .top_k = round % 4 == 1 ? 1 + random_next(&rng) % FEW : 0,
+            .top_p = round % 4 != 2 ? (float)(1 + random_next(&rng) % 100) / 100 : 1,
+            .min_p = round % 4 > 1 ? (float)(random_next(&rng) % 100) / 100 : 0,
             .seed = round,
         };
         bool kept[FEW] = {false}, seen[FEW] = {false};

@@ -152,14 +152,14 @@ static void replies_are_the_recorded_ones(void **state)
 
 /* A sanitizer makes the arithmetic several times slower, and of portable C minutes.  What
  * threads do is the same with any path and any KV, each of which test_forward.c has. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#if WATCHED_ADDRESS || WATCHED_THREAD
 #define RUN_CASES      1
 #define PORTABLE_CASES 0
 #else
 #define RUN_CASES      CASES
 #define PORTABLE_CASES 1
 #endif
-#ifdef __SANITIZE_THREAD__
+#if WATCHED_THREAD
 #define OTHER_CASES 0
 #else
 #define OTHER_CASES RUN_CASES

@@ -1,6 +1,7 @@
 /* What the SSD tier makes of the folder it is given. */
 #include "tests/offload/tier_fixture.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -66,6 +67,56 @@ static void a_folder_that_others_may_write_is_refused(void **state)
     world_ssd(&w, "/tmp", 4);
     assert_int_equal(chmod(w.dir, 0770), 0);
     expect_foreseen(&w, -EPERM, "may be written by other users; expected mode 0700");
+    world_close(&w);
+}
+
+static void put(const struct world *w, const char *name)
+{
+    char path[128];
+    in_dir(w, name, path);
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+static bool holds(const struct world *w, const char *name)
+{
+    char path[128];
+    in_dir(w, name, path);
+    return access(path, F_OK) == 0;
+}
+
+static void a_folder_of_other_things_is_refused_and_left_as_it_was(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "holds other things than the tier's; expected one of its "
+        "own, which is made where it is not there";
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    put(&w, "photo");
+    expect_foreseen(&w, -ENOTEMPTY, text);
+    assert_false(w.found.tier_only);
+    assert_false(holds(&w, "lock"));
+    put(&w, "lock");  // others have locks, too
+    expect_foreseen(&w, -ENOTEMPTY, text);
+    assert_true(holds(&w, "lock") && holds(&w, "photo") && !holds(&w, "blocks"));
+    world_close(&w);
+}
+
+static void a_folder_as_good_as_empty_will_do_and_so_will_one_with_our_blocks(void **s)
+{
+    (void)s;
+    struct world w;
+    world_ssd(&w, "/tmp", 4);
+    put(&w, ".keep");
+    put(&w, "lost+found");
+    world_start(&w);
+    assert_int_equal(store(w.tier, 1, 0), 0);
+    world_stop(&w);
+    put(&w, "notes");
+    world_start(&w);
+    assert_int_equal(load(w.tier, 1, 0), 0);
     world_close(&w);
 }
 
@@ -388,6 +439,9 @@ int main(void)
         cmocka_unit_test(the_folder_and_its_files_are_the_owners_alone),
         cmocka_unit_test(all_of_the_file_is_reserved),
         cmocka_unit_test(a_folder_that_others_may_write_is_refused),
+        cmocka_unit_test(a_folder_of_other_things_is_refused_and_left_as_it_was),
+        cmocka_unit_test(
+            a_folder_as_good_as_empty_will_do_and_so_will_one_with_our_blocks),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
         cmocka_unit_test(a_folder_of_the_system_that_takes_no_files_is_refused),
         cmocka_unit_test(a_folder_without_write_permission_costs_the_tier_only),

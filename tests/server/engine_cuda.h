@@ -13,6 +13,7 @@
 
 #include "tests/cuda_on_cpu/sanitizers.h"
 #include "tests/cuda_on_cpu/standin.h"
+#include "tests/random.h"
 #include "tests/server/engine_sleep.h"
 
 #define REPLY 6  // tokens of a reply here
@@ -51,12 +52,6 @@ static inline void need_device(void)
 /* ---- histories ---- */
 
 #define CONVERSATIONS 6
-
-static inline uint32_t random_below(uint64_t *seed, uint32_t n)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % n;
-}
 
 static inline void assert_answered(const struct client *c, const struct world *w)
 {

@@ -95,13 +95,22 @@ static void server_end(struct server *s)
 }
 
 /* One server for all tests of a program: what the set-up of its group returns. */
-static int server_share(struct server *s, struct server how)
+static struct server shared;
+
+static int server_share(struct server how)
 {
     signal(SIGPIPE, SIG_IGN);
     log_open("error");
-    *s = how;
-    server_listen(s);
-    server_load(s);
+    shared = how;
+    server_listen(&shared);
+    server_load(&shared);
+    return 0;
+}
+
+static int close_shared(void **state)
+{
+    (void)state;
+    server_end(&shared);
     return 0;
 }
 

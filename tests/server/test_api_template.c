@@ -4,7 +4,8 @@
 #define TEMPLATE                                                                       \
     "{{ messages[0].content }}{% if enable_thinking is defined and not "               \
     "enable_thinking %}<|eot_id|>{% endif %}{{ level }}{{ add_generation_prompt }}"
-#define WITH(v) BODY(",\"chat_template_kwargs\":" v)
+#define DIGITS_38 "99999999999999999999999999999999999999"
+#define WITH(v)   BODY(",\"chat_template_kwargs\":" v)
 
 static struct chat_template *template;
 
@@ -49,6 +50,8 @@ static void a_variable_reaches_the_template_in_its_own_type(void **state)
     prompt_is(WITH("{\"enable_thinking\":null,\"unknown\":1}"), "x<|eot_id|>True");
     prompt_is(WITH("{\"level\":\"\\u00e9\\\"\"}"), "xé\"True");
     prompt_is(WITH("{\"level\":15}"), "x15True");
+    prompt_is(WITH("{\"level\":" DIGITS_38 "}"), "x" DIGITS_38 "True");
+    prompt_is(WITH("{\"level\":1e300,\"ranges\":1}"), "x1e+300True");
     prompt_is(WITH("{\"enable_thinking\":false,\"level\":-1.5}"),
               "x<|eot_id|>-1.5True");
 }
@@ -83,6 +86,17 @@ static void what_is_no_variable_is_refused(void **state)
         {WITH("{\"a\":{}}"), "chat_template_kwargs.a", "a string or null"},
         {WITH("{\"a\":\"\\u0000\"}"), "chat_template_kwargs.a", "NUL"},
         {WITH("{\"\\u0000\":1}"), "chat_template_kwargs", "NUL"},
+        {WITH("{\"range\":1}"), "chat_template_kwargs", "range: the name is the temp"},
+        {WITH("{\"strftime_now\":null}"), "chat_template_kwargs", "strftime_now: the"},
+        {WITH("{\"r\\u0061ise_exception\":\"\"}"), "chat_template_kwargs",
+         "the template's own"},
+        {WITH("{\"namespace\":true}"), "chat_template_kwargs", "namespace: the name"},
+        {WITH("{\"level\":1e400}"), "chat_template_kwargs.level",
+         "what a double holds"},
+        {WITH("{\"unknown\":-1e400}"), "chat_template_kwargs.unknown",
+         "is -1e400, but must be"},
+        {WITH("{\"level\":1" DIGITS_38 "}"), "chat_template_kwargs.level",
+         "at most 38 digits"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         const char *body = cases[i].body;

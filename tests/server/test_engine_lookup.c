@@ -1,16 +1,11 @@
 /* Speculative decoding by prompt lookup: the same answers, to the last bit, in fewer steps. */
 #include "tests/allocs.h"
+#include "tests/random.h"
 #include "tests/server/engine_prompts.h"
 
 #define ASKED 10
 
 static struct client plain[ASKED], with[ASKED];
-
-static uint32_t below(uint64_t *seed, uint32_t n)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % n;
-}
 
 /* Phrases of a few tokens, over and over: so that what comes next was there before, as often
  * as not with another end. */
@@ -18,9 +13,10 @@ static void repeat_phrases(struct request *r, uint64_t *seed, uint32_t vocab)
 {
     uint32_t phrase[3][8];
     for (uint32_t i = 0; i < 24; i++)
-        phrase[i / 8][i % 8] = (i < 16 ? 40 : 0) + below(seed, i < 16 ? 30 : vocab);
+        phrase[i / 8][i % 8] =
+            (i < 16 ? 40 : 0) + random_below(seed, i < 16 ? 30 : vocab);
     for (uint32_t i = 0; i < r->n_ids;) {
-        uint32_t k = below(seed, 3), n = 2 + below(seed, 7);
+        uint32_t k = random_below(seed, 3), n = 2 + random_below(seed, 7);
         for (uint32_t at = 0; at < n && i < r->n_ids; at++)
             r->ids[i++] = (int32_t)phrase[k][at];
     }
@@ -30,8 +26,8 @@ static void add_bias(struct request *r, uint64_t *seed)
 {
     struct logit_bias *bias = malloc(4 * sizeof *bias);
     for (uint32_t i = 0; i < 4; i++)
-        bias[i] = (struct logit_bias){(int32_t)(40 + below(seed, 30)),
-                                      4.0f + (float)below(seed, 8)};
+        bias[i] = (struct logit_bias){(int32_t)(40 + random_below(seed, 30)),
+                                      4.0f + (float)random_below(seed, 8)};
     r->sampling.bias = bias;
     r->sampling.n_bias = 4;
 }
@@ -40,23 +36,24 @@ static void add_bias(struct request *r, uint64_t *seed)
 static struct request *any_request(const struct world *w, uint64_t number)
 {
     uint64_t seed = number;
-    uint32_t n = 4 + below(&seed, 60);
-    struct request *r = prompt_of(w, n, (uint32_t)number, 0, 1 + below(&seed, 70));
+    uint32_t n = 4 + random_below(&seed, 60);
+    struct request *r =
+        prompt_of(w, n, (uint32_t)number, 0, 1 + random_below(&seed, 70));
     repeat_phrases(r, &seed, w->model.config.vocab - 8);
     r->sampling.temperature =
-        below(&seed, 3) ? 0 : 0.3f + 0.1f * (float)below(&seed, 8);
+        random_below(&seed, 3) ? 0 : 0.3f + 0.1f * (float)random_below(&seed, 8);
     r->sampling.seed = number;
-    r->sampling.top_k = below(&seed, 4) ? 0 : 1 + below(&seed, 20);
-    r->sampling.top_p = below(&seed, 4) ? 1 : 0.8f;
-    r->sampling.presence_penalty = below(&seed, 4) ? 0 : 0.6f;
-    r->sampling.frequency_penalty = below(&seed, 4) ? 0 : 0.02f;
-    r->sampling.logprobs = below(&seed, 4) > 0;
-    r->sampling.top_logprobs = r->sampling.logprobs ? below(&seed, 6) : 0;
-    r->prompt_logprobs = below(&seed, 8) == 0;
-    r->n_choices = below(&seed, 4) ? 1 : 1 + below(&seed, CLIENT_CHOICES);
-    r->ignore_eos = below(&seed, 4) > 0;
-    if (below(&seed, 2)) add_bias(r, &seed);
-    if (below(&seed, 3) == 0) {
+    r->sampling.top_k = random_below(&seed, 4) ? 0 : 1 + random_below(&seed, 20);
+    r->sampling.top_p = random_below(&seed, 4) ? 1 : 0.8f;
+    r->sampling.presence_penalty = random_below(&seed, 4) ? 0 : 0.6f;
+    r->sampling.frequency_penalty = random_below(&seed, 4) ? 0 : 0.02f;
+    r->sampling.logprobs = random_below(&seed, 4) > 0;
+    r->sampling.top_logprobs = r->sampling.logprobs ? random_below(&seed, 6) : 0;
+    r->prompt_logprobs = random_below(&seed, 8) == 0;
+    r->n_choices = random_below(&seed, 4) ? 1 : 1 + random_below(&seed, CLIENT_CHOICES);
+    r->ignore_eos = random_below(&seed, 4) > 0;
+    if (random_below(&seed, 2)) add_bias(r, &seed);
+    if (random_below(&seed, 3) == 0) {
         request_stop_at(r, "JKLMNOPQ");
         request_stop_at(r, "e t");
     }

@@ -7,21 +7,12 @@
 
 /* ---- one server for most ---- */
 
-static struct server shared;
-
 static int open_shared(void **state)
 {
     (void)state;
     struct server how = server_options();
     how.options.header_timeout_ms = how.options.body_timeout_ms = 500;
-    return server_share(&shared, how);
-}
-
-static int close_shared(void **state)
-{
-    (void)state;
-    server_end(&shared);
-    return 0;
+    return server_share(how);
 }
 
 static void a_path_is_taken_as_it_is_written(void **state)

@@ -10,8 +10,6 @@
     "{\"messages\":[{\"role\":\"user\",\"content\":\"one two three four five six "     \
     "seven eight nine ten eleven twelve thirteen\"}],\"max_tokens\":4"
 
-static struct server shared;
-
 static struct server keeping(void)
 {
     struct server s = server_options();
@@ -24,14 +22,7 @@ static struct server keeping(void)
 static int open_shared(void **state)
 {
     (void)state;
-    return server_share(&shared, keeping());
-}
-
-static int close_shared(void **state)
-{
-    (void)state;
-    server_end(&shared);
-    return 0;
+    return server_share(keeping());
 }
 
 /* A request without body. */

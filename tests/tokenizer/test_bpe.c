@@ -1,4 +1,5 @@
 /* test_bpe.c - the heap joins what the plain rule joins, and in time. */
+#include "tests/random.h"
 #include "tokenizer/bpe.h"
 
 #include <setjmp.h>
@@ -17,12 +18,6 @@ struct rules {
     uint32_t left[MAX_IDS], right[MAX_IDS];  // of the merge whose result is this id
     uint32_t n_ids;
 };
-
-static uint32_t random_below(uint64_t *seed, uint32_t n)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % n;
-}
 
 /* Random merges over a few letters, each pair once; the rank is the order. */
 static void make_rules(struct rules *r, uint64_t *seed)

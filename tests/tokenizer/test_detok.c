@@ -1,4 +1,5 @@
 /* test_detok.c - streamed text is the whole text, in whole characters. */
+#include "tests/random.h"
 #include "tests/tokenizer/golden.h"
 #include "tokenizer/detok.h"
 
@@ -116,12 +117,6 @@ static void broken_bytes_are_replaced_part_by_part(void **state)
         assert_memory_equal(out, cases[i].text, n);
     }
     tokenizer_close(t);
-}
-
-static uint32_t random_below(uint64_t *seed, uint32_t n)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % n;
 }
 
 /* Bytes that are likely to form and to break characters. */

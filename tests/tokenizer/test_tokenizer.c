@@ -1,4 +1,5 @@
 /* test_tokenizer.c - what a file says is followed, for texts of any size, by any thread. */
+#include "tests/random.h"
 #include "tests/tokenizer/golden.h"
 #include "tokenizer/detok.h"
 #include "tokenizer/tokenizer_parts.h"
@@ -8,11 +9,6 @@
 #define CASES     GOLDEN "/cases"
 #define TINY_RAND "tests/golden/models/tiny-rand/tokenizer.json"
 #define LLAMA3    GOLDEN "/llama3/tokenizer.json"
-
-static struct token_list encode(const struct tokenizer *t, const char *text)
-{
-    return golden_encode(t, text, strlen(text), NULL, 0);
-}
 
 /* Decoded as a whole; free it. */
 static char *decode(const struct tokenizer *t, const struct token_list *l)
@@ -122,7 +118,7 @@ static struct tokenizer *open_small(const char *text)
 
 static void expect_ids(const struct tokenizer *t, const char *text, const char *want)
 {
-    struct token_list l = encode(t, text);
+    struct token_list l = golden_encode(t, text, strlen(text), NULL, 0);
     char got[256] = "";
     for (size_t i = 0, n = 0; i < l.n; i++) {
         n += (size_t)snprintf(got + n, sizeof got - n, "%s%d", i ? " " : "", l.ids[i]);
@@ -280,8 +276,8 @@ static void a_word_of_any_length_has_the_tokens_that_it_has_in_one_piece(void **
         const char *of = letters[kind / 2];
         size_t n = most - 4097 * kind;
         for (size_t i = 0; i < n; i++) {
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
-            word[i] = of[(kind % 2 ? seed >> 33 : i) % strlen(of)];
+            uint64_t any = random_step(&seed) >> 33;
+            word[i] = of[(kind % 2 ? any : i) % strlen(of)];
         }
         struct token_list got = golden_encode(t, word, n, NULL, 0);
         assert_int_equal(got.n, join_word(t, &s, word, n));
