@@ -11,8 +11,10 @@ peer's better median counts.  Printed are medians in tokens a second, the ratio 
 multiply-adds (of bf16 pairs where the backend multiplies those, of f32 elsewhere), measured
 beside it.  Give it fresh copies of the files: the peer decodes from the page cache, up to a third
 faster where a file lies there in large pieces.  One row alone: --cases decode:1:4096 --threads 2.
+--busy 1: while either side is measured, one other process computes all the time.
 """
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -35,7 +37,19 @@ def options():
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--threads", default="1,2")
     p.add_argument("--cases", default=",".join(CASES))
+    p.add_argument("--busy", type=int, default=0, help="processes that take cores away")
     return p.parse_args()
+
+
+@contextlib.contextmanager
+def busy(n):
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for p in others:
+            p.kill()
+            p.wait()
 
 
 def run(command):
@@ -103,7 +117,8 @@ def main():
               "ratio, of bandwidth, of peak", flush=True)
         for case in o.cases.split(","):
             for threads in o.threads.split(","):
-                compare(o, gguf, int(threads), case)
+                with busy(o.busy):
+                    compare(o, gguf, int(threads), case)
 
 
 main()
