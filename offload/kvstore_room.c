@@ -21,6 +21,7 @@ bool kv_active(const struct kvstore *kv, uint32_t page)
 
 bool kv_gone(struct kvstore *kv, const struct block_meta *meta)
 {
+    kv_name_left(kv, meta);
     for (int l = 0; l < KV_SOURCES; l++) {
         const struct slots *s = kv->level[l].slots;
         uint32_t i = s ? slots_find(s, &meta->id) : SLOT_NONE;

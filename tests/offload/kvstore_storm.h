@@ -155,7 +155,7 @@ static inline void restart(struct storm *s)
         assert_int_equal(tier_ram_open(&w->o.ram, &ram, &err), 0);
         fault_install(&s->ram, w->o.ram, 0, 0, -EIO);
     }
-    if (w->ssd) fake_give_labels(w->ssd);
+    if (w->ssd) fake_give_names(w->ssd);
     world_start(w);
     s->restarts++;
 }

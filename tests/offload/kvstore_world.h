@@ -21,6 +21,7 @@
 #define PAGE       192  // bytes of a block
 #define MAX_PAGES  160
 #define MAX_BLOCKS 140
+#define FAKE_NAMES 32
 #define MAX_STORES 32  // a policy may ask for so many
 #define SEC        UINT64_C(1000000000)
 
@@ -91,7 +92,7 @@ static inline void *fake_address(void *arg, uint32_t page)
 struct fake_ssd {
     struct tier base;
     unsigned char *bytes;
-    char (*labels)[BLOCK_LABEL];  // as they were stored
+    struct kept_name *names;  // (FAKE_NAMES) the table beside the blocks
     struct tier_io *flying[64];
     uint32_t wait[64];  // polls until it lands
     uint32_t n_flying, depth;
@@ -132,7 +133,6 @@ static inline struct tier_io *fake_finish(struct tier *t)
         unsigned char *slot = s->bytes + (size_t)io->slot * PAGE;
         if (io->dir == TIER_STORE) {
             memcpy(slot, io->buf, PAGE);
-            memcpy(s->labels[io->slot], io->label, BLOCK_LABEL);
         } else {
             memcpy(io->buf, slot, PAGE);
         }
@@ -150,17 +150,25 @@ static inline struct tier_io *fake_finish(struct tier *t)
     return NULL;
 }
 
-static inline void fake_forget(struct tier *t, uint32_t slot, bool erase)
+static inline void fake_forget(struct tier *t, uint32_t slot, uint32_t group)
 {
     struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
-    if (erase) memset(s->bytes + (size_t)slot * PAGE, 0, PAGE);
+    if (group < NAME_GROUPS) memset(s->bytes + (size_t)slot * PAGE, 0, PAGE);
+}
+
+static inline void fake_put_name(struct tier *t, uint32_t i,
+                                 const struct kept_name *name)
+{
+    struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
+    assert_true(i < FAKE_NAMES);
+    s->names[i] = name ? *name : (struct kept_name){0};
 }
 
 static inline uint32_t fake_close(struct tier *t)
 {
     struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
     free(s->bytes);
-    free(s->labels);
+    free(s->names);
     free(s);
     return 0;
 }
@@ -170,6 +178,7 @@ static const struct tier_medium fake_medium = {
     .start = fake_start,
     .finish = fake_finish,
     .forget = fake_forget,
+    .put_name = fake_put_name,
     .close = fake_close,
 };
 
@@ -182,7 +191,8 @@ static inline struct fake_ssd *fake_ssd_open(uint32_t capacity)
     s->base.block_bytes = PAGE;
     s->base.health.writable = true;
     s->bytes = calloc(capacity, PAGE);
-    s->labels = calloc(capacity, sizeof *s->labels);
+    s->names = calloc(FAKE_NAMES, sizeof *s->names);
+    s->base.max_names = FAKE_NAMES;
     s->depth = ARRAY_LEN(s->flying);
     assert_int_equal(slots_open(&s->base.slots, capacity, &err), 0);
     return s;
@@ -212,12 +222,12 @@ static inline void world_start(struct world *w)
 }
 
 /* As an SSD tier that is opened again gives them. */
-static inline void fake_give_labels(struct fake_ssd *s)
+static inline void fake_give_names(struct fake_ssd *s)
 {
-    size_t n = slots_capacity(s->base.slots) * sizeof *s->labels;
-    s->base.labels = malloc(n);
-    assert_non_null(s->base.labels);
-    memcpy(s->base.labels, s->labels, n);
+    free(s->base.names);
+    s->base.names = malloc(FAKE_NAMES * sizeof *s->names);
+    assert_non_null(s->base.names);
+    memcpy(s->base.names, s->names, FAKE_NAMES * sizeof *s->names);
 }
 
 static inline void world_open(struct world *w, struct sizes s)
@@ -235,7 +245,7 @@ static inline void world_open(struct world *w, struct sizes s)
                   fake_free, fake_shared, fake_address},
         .block_tokens = B,
         .max_wakes = 8,
-        .max_conversations = 32,
+        .max_conversations = FAKE_NAMES,
     };
     policy_defaults(&w->o.policy);
     w->o.policy.residency = w->o.policy.keep_for = 0;
@@ -254,10 +264,27 @@ static inline void world_open(struct world *w, struct sizes s)
     world_start(w);
 }
 
+/* Each entry is a conversation's, and its block is there. */
+static inline bool fake_names_hold(const struct world *w)
+{
+    struct kv_conversation c;
+    for (uint32_t i = 0; w->ssd && i < FAKE_NAMES; i++) {
+        const struct kept_name *n = &w->ssd->names[i];
+        if (!n->name[0]) continue;
+        uint32_t slot = slots_find(w->o.ssd->slots, &n->last);
+        if (slot == SLOT_NONE ||
+            slots_at(w->o.ssd->slots, slot)->meta.depth != n->depth)
+            return false;
+        if (!kvstore_conversation_find(w->kv, n->tenant, n->name, &c)) return false;
+    }
+    return true;
+}
+
 static inline void world_step(struct world *w)
 {
     kvstore_step(w->kv, w->now);
     assert_true(kvstore_check(w->kv));
+    assert_true(fake_names_hold(w));
 }
 
 /* So many steps that whatever is due is done. */

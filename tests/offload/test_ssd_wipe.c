@@ -22,18 +22,18 @@ static void open_and_erase(struct world *w, struct ssd_sys *sys)
     assert_int_equal(store(w->tier, 1, 0), 0);
     sys->write = write_no_zeros;
     struct block_id id = block_name(1, 0);
-    assert_int_equal(tier_erase(w->tier, &id), 0);
+    assert_int_equal(tier_erase(w->tier, &id, 0), 0);
 }
 
 static void open_and_refuse(struct world *w, struct ssd_sys *sys)
 {
     open_and_erase(w, sys);
     struct tier_io *none;
-    while (w->tier->wipe_error == 0)
+    while (w->tier->wipes.error == 0)
         assert_int_equal(tier_reap(w->tier, &none, 1, 1), 0);
-    assert_int_equal(w->tier->wipe_error, -EIO);
-    assert_int_equal(w->tier->to_erase, 1);
-    assert_true(w->tier->wipe_at == 1 + TIER_WIPE_REST_NS);
+    assert_int_equal(w->tier->wipes.error, -EIO);
+    assert_int_equal(w->tier->to_erase[0], 1);
+    assert_true(w->tier->wipes.at == 1 + TIER_REST_NS);
 }
 
 static void expect_zeros(const struct world *w)
@@ -57,11 +57,11 @@ static void a_wipe_that_failed_is_done_again_after_a_rest(void **state)
     open_and_refuse(&w, &sys);
     sys.write = ssd_sys_real.write;
     for (int i = 0; i < 100; i++)
-        assert_int_equal(tier_reap(w.tier, &none, 1, TIER_WIPE_REST_NS), 0);
-    assert_int_equal(w.tier->to_erase, 1);
-    end_wipes(w.tier, 1 + TIER_WIPE_REST_NS);
-    assert_int_equal(w.tier->to_erase, 0);
-    assert_int_equal(w.tier->wipe_error, 0);
+        assert_int_equal(tier_reap(w.tier, &none, 1, TIER_REST_NS), 0);
+    assert_int_equal(w.tier->to_erase[0], 1);
+    end_wipes(w.tier, 1 + TIER_REST_NS);
+    assert_int_equal(w.tier->to_erase[0], 0);
+    assert_int_equal(w.tier->wipes.error, 0);
     expect_zeros(&w);
     world_close(&w);
 }
@@ -72,13 +72,13 @@ static void what_is_stored_over_a_block_erases_it_too(void **state)
     struct world w;
     struct ssd_sys sys;
     open_and_refuse(&w, &sys);
-    assert_int_equal(w.tier->to_wipe, 1);
+    assert_int_equal(w.tier->wipes.left, 1);
     assert_int_equal(store(w.tier, 2, 0), 0);
-    assert_int_equal(w.tier->to_erase, 0);
-    assert_int_equal(w.tier->to_wipe, 0);
-    assert_int_equal(w.tier->wipe_error, 0);
+    assert_int_equal(w.tier->to_erase[0], 0);
+    assert_int_equal(w.tier->wipes.left, 0);
+    assert_int_equal(w.tier->wipes.error, 0);
     sys.write = ssd_sys_real.write;
-    end_wipes(w.tier, 1 + TIER_WIPE_REST_NS);
+    end_wipes(w.tier, 1 + TIER_REST_NS);
     assert_int_equal(load(w.tier, 2, 0), 0);
     world_close(&w);
 }
@@ -132,11 +132,11 @@ static void a_wipe_whose_failure_a_store_finds_out_rests_from_then(void **state)
     int rc;
     while ((rc = tier_submit(w.tier, &io, 7)) == -EAGAIN) usleep(100);
     assert_int_equal(rc, 0);
-    assert_int_equal(w.tier->wipe_error, -EIO);
-    assert_true(w.tier->wipe_at == 7 + TIER_WIPE_REST_NS);
+    assert_int_equal(w.tier->wipes.error, -EIO);
+    assert_true(w.tier->wipes.at == 7 + TIER_REST_NS);
     while (tier_reap(w.tier, &done, 1, 7) == 0) tier_flush(w.tier);
     assert_int_equal(io.res, 0);
-    assert_int_equal(w.tier->wipe_error, 0);
+    assert_int_equal(w.tier->wipes.error, 0);
     world_close(&w);
 }
 
@@ -159,7 +159,7 @@ erased_bytes_are_gone_though_what_comes_next_fails_to_be_written(void **state)
     world_start(&w);
     assert_int_equal(store(w.tier, 1, 0), 0);
     struct block_id id = block_name(1, 0);
-    assert_int_equal(tier_erase(w.tier, &id), 0);
+    assert_int_equal(tier_erase(w.tier, &id, 0), 0);
     sys.write = write_no_headers;
     assert_int_equal(store(w.tier, 2, 0), -EIO);  // in the same slot
     end_wipes(w.tier, 1);
