@@ -106,7 +106,7 @@ int kv_records_open(struct kv_records **out, uint32_t max, struct err *err)
                        "not there",
                        max, kv_records_bytes(max) >> 20);
     }
-    kv_records_link_free(rs, NULL, 0);
+    kv_records_link_free(rs, NULL);
     *out = rs;
     return 0;
 }
@@ -250,22 +250,23 @@ uint32_t kv_record_of(struct kvstore *kv, const struct kv_prompt *p, bool may_ma
 
 // ---- a restart -----------------------------------------------------------------------------
 
-static void push_free(struct kv_records *rs, const struct kept_name *names,
-                      uint32_t n_names, bool foreign)
+static void push_free(struct kv_records *rs, const struct tier *ssd, bool foreign)
 {
+    struct kept_name name = {0};
     for (uint32_t i = rs->max; i-- > 0;) {
-        if (rs->at[i].used || (i < n_names && names[i].foreign) != foreign) continue;
+        if (rs->at[i].used) continue;
+        if (ssd) tier_name_at(ssd, i, &name);
+        if (name.foreign != foreign) continue;
         rs->at[i].newer = rs->free;
         rs->free = i;
     }
 }
 
-void kv_records_link_free(struct kv_records *rs, const struct kept_name *names,
-                          uint32_t n_names)
+void kv_records_link_free(struct kv_records *rs, const struct tier *ssd)
 {
     rs->free = KV_NONE;
-    push_free(rs, names, n_names, true);
-    push_free(rs, names, n_names, false);
+    push_free(rs, ssd, true);
+    push_free(rs, ssd, false);
 }
 
 /* Its tokens fill these blocks at least. */

@@ -26,7 +26,6 @@ struct entry {
 struct restart {
     struct kvstore *kv;
     const struct slots *s;
-    const struct kept_name *names;  // (n_names)
     uint32_t n_names;
     struct entry *entries;  // the conversations, the latest used first
     uint32_t n_entries;
@@ -78,25 +77,29 @@ static bool has_block(const struct restart *x, const struct kept_name *n)
 
 static void list_entries(struct restart *x)
 {
-    for (uint32_t i = 0; i < x->n_names; i++)
-        if (x->names[i].name[0] && has_block(x, &x->names[i]))
-            x->entries[x->n_entries++] = (struct entry){x->names[i].sequence, i};
+    struct kept_name name;
+    for (uint32_t i = 0; i < x->n_names; i++) {
+        tier_name_at(x->kv->o.ssd, i, &name);
+        if (name.name[0] && has_block(x, &name))
+            x->entries[x->n_entries++] = (struct entry){name.sequence, i};
+    }
     if (x->n_entries) qsort(x->entries, x->n_entries, sizeof *x->entries, by_use);
 }
 
 static void take_names(struct restart *x)
 {
     uint32_t n = 0;
+    struct kept_name name;
     for (uint32_t k = 0; k < x->n_entries; k++) {
         uint32_t r = x->entries[k].record;
-        const struct kept_name *name = &x->names[r];
-        if (kv_record_named(x->kv, name->tenant, name->name) != KV_NONE) continue;
-        kv_record_restore(x->kv, r, name);
-        claim(x, slot_of(x, &name->last, name->depth), r);
+        tier_name_at(x->kv->o.ssd, r, &name);
+        if (kv_record_named(x->kv, name.tenant, name.name) != KV_NONE) continue;
+        kv_record_restore(x->kv, r, &name);
+        claim(x, slot_of(x, &name.last, name.depth), r);
         x->entries[n++] = x->entries[k];
     }
     x->n_entries = n;
-    kv_records_link_free(x->kv->records, x->names, x->n_names);
+    kv_records_link_free(x->kv->records, x->kv->o.ssd);
 }
 
 /* The last used is the newest; then come those whose names are not known. */
@@ -157,9 +160,12 @@ static void derive_names(struct restart *x)
  * fingerprint's blocks may need. */
 static void clear_rest(struct restart *x)
 {
-    for (uint32_t i = 0; i < x->kv->o.ssd->max_names; i++) {
-        bool used = i < x->kv->records->max && x->kv->records->at[i].used;
-        if (!used && !x->names[i].foreign) tier_put_name(x->kv->o.ssd, i, NULL);
+    struct kept_name name;
+    struct tier *t = x->kv->o.ssd;
+    for (uint32_t i = 0; i < t->max_names; i++) {
+        if (i < x->kv->records->max && x->kv->records->at[i].used) continue;
+        tier_name_at(t, i, &name);
+        if (!name.foreign) tier_put_name(t, i, NULL);
     }
 }
 
@@ -177,11 +183,14 @@ static bool take_memory(struct restart *x)
 
 int kv_find_sleepers(struct kvstore *kv, struct err *err)
 {
-    struct tier *t = kv->o.ssd;
+    const struct tier *t = kv->o.ssd;
     if (!t) return 0;
-    struct restart x = {.kv = kv, .s = t->slots, .names = t->names};
-    if (t->names)
-        x.n_names = t->max_names < kv->records->max ? t->max_names : kv->records->max;
+    uint32_t max = kv->records->max;
+    struct restart x = {
+        .kv = kv,
+        .s = t->slots,
+        .n_names = t->max_names < max ? t->max_names : max,
+    };
     bool there = take_memory(&x);
     if (there) {
         list_entries(&x);
@@ -190,12 +199,11 @@ int kv_find_sleepers(struct kvstore *kv, struct err *err)
         give_leaves(&x);
         derive_names(&x);
         order_names(&x);
-        if (t->names) clear_rest(&x);
+        clear_rest(&x);
     }
     free(x.entries);
     free(x.leaves);
     free(x.owner);
-    tier_drop_names(t);
     return there
                ? 0
                : err_set(err, -ENOMEM, "no memory to look for the SSD's conversations");

@@ -7,6 +7,7 @@
  *     kvstore_list.c          what is to be copied down, in order
  *     kvstore_store.c         the transfers down
  *     kvstore_room.c          freeing, quotas, watermarks
+ *     kvstore_wait.c          whether there is room, or somebody waits for it
  *     kvstore_records.c       the table of conversations
  *     kvstore_names.c         what a restart finds a conversation by
  *     kvstore_restart.c       conversations found again
@@ -217,6 +218,11 @@ static inline uint64_t kv_min(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static inline bool kv_resting(const struct slot *s)
+{
+    return s->state == SLOT_READY && s->pins == 0;
+}
+
 static inline struct kv_note *kv_note(struct kvstore *kv, enum kv_source l, uint32_t i)
 {
     return &kv->level[l].notes[i];
@@ -333,6 +339,8 @@ bool kv_scarce(const struct kvstore *kv, enum kv_source l, uint64_t now);
 /* As kvstore_make_room(), of what has copies or never gets any. */
 uint32_t kv_make_room_saved(struct kvstore *kv, uint32_t n, uint64_t now);
 bool kv_active(const struct kvstore *kv, uint32_t page);
+/* Is the block to stay in this level, as nobody else has it for a hold? */
+bool kv_held(const struct kvstore *kv, enum kv_source l, uint32_t i, uint64_t now);
 /* Free a READY, unpinned block of a level; counted as an eviction. */
 void kv_evict(struct kvstore *kv, enum kv_source l, uint32_t i);
 /* A copy of this block is no more: records whose last block it was go one up if it was
@@ -348,6 +356,13 @@ void kv_quiet_at(struct kvstore *kv, uint64_t at);
 void kv_free_quiet(struct kvstore *kv, uint64_t now);
 void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now);
 
+/* ---- kvstore_wait.c ---- */
+
+/* What is left of the idle pages is held, then: count them. */
+void kv_count_held(struct kvstore *kv, uint64_t now);
+/* Pages that cannot be freed without a loss, but for those on their way down. */
+uint32_t kv_staying(const struct kvstore *kv, uint64_t now);
+
 /* ---- kvstore_records.c ---- */
 
 NODISCARD int kv_records_open(struct kv_records **out, uint32_t max, struct err *err);
@@ -362,13 +377,12 @@ uint32_t kv_record_with_last(const struct kvstore *kv, const struct block_meta *
 uint32_t kv_record_next(const struct kvstore *kv, enum kv_key key, uint32_t after,
                         const struct block_meta *meta);
 /* For a restart: record i as it was kept, before kv_records_link_free(); it goes on to a block
- * that follows its last one; one of a block that no name is known of.  Those that are foreign
- * are taken after all others. */
+ * that follows its last one; one of a block that no name is known of.  Those whose
+ * entry is foreign are taken after all others. */
 void kv_record_restore(struct kvstore *kv, uint32_t i, const struct kept_name *name);
 void kv_record_extend(struct kvstore *kv, uint32_t i, const struct block_meta *leaf);
 void kv_record_derive(struct kvstore *kv, const struct block_meta *leaf);
-void kv_records_link_free(struct kv_records *rs, const struct kept_name *names,
-                          uint32_t n_names);
+void kv_records_link_free(struct kv_records *rs, const struct tier *ssd);
 void kv_record_renew(struct kv_records *rs, uint32_t r);  // the newest from now on
 void kv_record_touch(struct kvstore *kv, uint32_t r, uint64_t now);
 /* NULL: it has no blocks any more. */

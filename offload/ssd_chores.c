@@ -113,6 +113,11 @@ void ssd_put_name(struct tier *base, uint32_t i, const struct kept_name *name)
     ssd_count_chores(t);
 }
 
+void ssd_name_at(const struct tier *base, uint32_t i, struct kept_name *out)
+{
+    ssd_names_get(&CONTAINER_OF(base, const struct tier_ssd, base)->names, i, out);
+}
+
 // ---- both ------------------------------------------------------------------------------
 
 void ssd_push_chores(struct tier_ssd *t)

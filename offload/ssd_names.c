@@ -66,6 +66,12 @@ void ssd_names_put(struct ssd_names *n, uint32_t i, const struct kept_name *name
     list(n, i / DISK_NAMES);
 }
 
+void ssd_names_get(const struct ssd_names *n, uint32_t i, struct kept_name *out)
+{
+    assert(i < n->max);
+    (void)disk_name_read(&n->table[i], &n->fingerprint, out);
+}
+
 bool ssd_names_next(struct ssd_names *n, void *copy, uint32_t *page)
 {
     if (n->n == 0) return false;
@@ -138,39 +144,49 @@ static int give_size(struct ssd_names *n, uint64_t *has)
     return 0;
 }
 
-static ssize_t read_some(struct ssd_names *n, size_t at, size_t bytes)
+static ssize_t read_some(const struct ssd_names *n, size_t at, size_t bytes)
 {
-    struct iovec v = {(char *)n->table + at, bytes};
+    struct iovec v = {(char *)n->table + at, ALIGN_UP(bytes, DISK_PAGE)};
     ssize_t got = -EINTR;
     for (int i = 0; i < 8 && (got == -EINTR || got == -EAGAIN); i++)
         got = n->sys->read(n->sys, n->fd, &v, 1, at);
     return got;
 }
 
-/* What cannot be read is written anew. */
+/* So many pages are as the file has them. */
+static size_t read_pages(const struct ssd_names *n, size_t at, size_t bytes, int *rc)
+{
+    ssize_t got = read_some(n, at, bytes);
+    if (got >= (ssize_t)bytes) return ALIGN_UP(bytes, DISK_PAGE) / DISK_PAGE;
+    if (got >= DISK_PAGE) return (size_t)got / DISK_PAGE;
+    *rc = got < 0 ? (int)got : -EIO;
+    return 0;
+}
+
+/* A page that cannot be read is written anew. */
 static int read_table(struct ssd_names *n, uint64_t has)
 {
     int rc = 0;
-    for (size_t at = 0, bytes; at < has; at += bytes) {
-        bytes = has - at < READ_BYTES ? ALIGN_UP(has - at, DISK_PAGE) : READ_BYTES;
-        ssize_t got = read_some(n, at, bytes);
-        if (got < 0) rc = (int)got;
-        size_t good = got < 0 ? 0 : (size_t)got;
-        if (good < bytes) memset((char *)n->table + at + good, 0, bytes - good);
-        for (size_t p = at / DISK_PAGE; p < (at + bytes) / DISK_PAGE; p++) {
-            n->page[p].state |= LANDED;
-            if (got < 0) list(n, (uint32_t)p);
+    for (size_t page = 0, at; (at = page * DISK_PAGE) < has;) {
+        size_t bytes = has - at < READ_BYTES ? has - at : READ_BYTES;
+        size_t good = read_pages(n, at, bytes, &rc);
+        if (good == 0) {
+            memset((char *)n->table + at, 0, DISK_PAGE);
+            list(n, (uint32_t)page);
         }
+        for (size_t end = page + (good ? good : 1); page < end; page++)
+            n->page[page].state |= LANDED;
     }
     return rc;
 }
 
 /* What is no entry goes from the file too. */
-static uint32_t look_at_table(struct ssd_names *n, struct kept_name *found)
+static uint32_t look_at_table(struct ssd_names *n)
 {
     uint32_t damaged = 0;
+    struct kept_name name;
     for (uint32_t i = 0; i < n->max; i++) {
-        enum disk_verdict v = disk_name_read(&n->table[i], &n->fingerprint, &found[i]);
+        enum disk_verdict v = disk_name_read(&n->table[i], &n->fingerprint, &name);
         if (v != DISK_DAMAGED) continue;
         memset(&n->table[i], 0, sizeof n->table[i]);
         list(n, i / DISK_NAMES);
@@ -207,7 +223,7 @@ static int open_file(struct ssd_names *n, struct ssd_file *f, struct err *why)
 int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
                    struct tier_ssd_found *found, uint32_t max,
                    const struct crypto_hash *fingerprint, uint32_t *owed,
-                   struct kept_name *found_names, struct err *err)
+                   struct err *err)
 {
     *n = (struct ssd_names){
         .fd = -1,
@@ -237,9 +253,9 @@ int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
     rc = read_table(n, has);
     if (rc < 0)
         ssd_note(found,
-                 "%s/%s cannot be read (%s), so names of conversations are lost.",
+                 "%s/%s cannot all be read (%s), so names of conversations are lost.",
                  f->folder.path, FILE_NAMES, strerror(-rc));
-    uint32_t damaged = look_at_table(n, found_names);
+    uint32_t damaged = look_at_table(n);
     if (damaged)
         ssd_note(found, "%u names of conversations in %s/%s were damaged and are lost.",
                  damaged, f->folder.path, FILE_NAMES);

@@ -47,16 +47,17 @@ struct ssd_names {
 };
 
 /* Of `max` names, in the folder of f.  Nothing but memory is an error: what else goes wrong
- * is noted, and then none are kept.  found_names (max): filled, unless the folder is only
- * looked at. */
+ * is noted, and then none are kept. */
 NODISCARD int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
                              struct tier_ssd_found *found, uint32_t max,
                              const struct crypto_hash *fingerprint, uint32_t *owed,
-                             struct kept_name *found_names, struct err *err);
+                             struct err *err);
 void ssd_names_close(struct ssd_names *n);
 
 /* Name i, or with NULL none. */
 void ssd_names_put(struct ssd_names *n, uint32_t i, const struct kept_name *name);
+
+void ssd_names_get(const struct ssd_names *n, uint32_t i, struct kept_name *out);
 
 /* A copy of the next page to be written, from now until ssd_names_done() says how that went:
  * one that failed is to be written again. */

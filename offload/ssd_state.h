@@ -84,5 +84,6 @@ void ssd_finish_chores(struct tier_ssd *t);  // blocks; for the close
 
 void ssd_forget(struct tier *base, uint32_t slot, uint32_t group);
 void ssd_put_name(struct tier *base, uint32_t i, const struct kept_name *name);
+void ssd_name_at(const struct tier *base, uint32_t i, struct kept_name *out);
 
 #endif

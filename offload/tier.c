@@ -9,7 +9,6 @@ uint32_t tier_close(struct tier *t)
     if (!t) return 0;
     assert(t->in_flight == 0);
     struct slots *slots = t->slots;
-    tier_drop_names(t);
     uint32_t left = t->medium->close(t);
     slots_close(slots);
     return left;
@@ -20,15 +19,15 @@ bool tier_lasts(const struct tier *t)
     return t->medium->lasts && t->medium->lasts(t);
 }
 
-void tier_drop_names(struct tier *t)
-{
-    free(t->names);
-    t->names = NULL;
-}
-
 void tier_put_name(struct tier *t, uint32_t i, const struct kept_name *name)
 {
     if (i < t->max_names) t->medium->put_name(t, i, name);
+}
+
+void tier_name_at(const struct tier *t, uint32_t i, struct kept_name *out)
+{
+    *out = (struct kept_name){0};
+    if (i < t->max_names) t->medium->name_at(t, i, out);
 }
 
 size_t tier_buffer_bytes(const struct tier *t)

@@ -64,10 +64,11 @@ struct tier_medium {
     /* The block in it is gone, and is not to be found by a restart.  Unless `group` is
      * NAME_GROUPS, none of its bytes may stay: tier_erase().  Or NULL. */
     void (*forget)(struct tier *t, uint32_t slot, uint32_t group);
-    void (*put_name)(struct tier *t, uint32_t i,
-                     const struct kept_name *name);  // tier_put_name(); or NULL
-    bool (*lasts)(const struct tier *t);             // tier_lasts(); or NULL
-    uint32_t (*close)(struct tier *t);               // tier_close()
+    /* tier_put_name(), tier_name_at(); or NULL where max_names is 0. */
+    void (*put_name)(struct tier *t, uint32_t i, const struct kept_name *name);
+    void (*name_at)(const struct tier *t, uint32_t i, struct kept_name *out);
+    bool (*lasts)(const struct tier *t);  // tier_lasts(); or NULL
+    uint32_t (*close)(struct tier *t);    // tier_close()
 };
 
 #define TIER_PAUSE_MIN_NS 1000000000u            // after a store that failed; doubled
@@ -75,11 +76,10 @@ struct tier_medium {
 
 /* What a medium does beside transfers, piece by piece. */
 struct tier_chore {
-    uint32_t
-        left;     // pieces, at most: tier_reap() has work although nothing is in flight
-    int error;    // -errno of the latest that failed; 0 when none is left to do
-    bool failed;  // within a call: the medium says so, and gets a new `at`
-    uint64_t at;  // none is begun before, in ns
+    uint32_t left;  // pieces, at most: then tier_reap() has work
+    int error;      // -errno of the latest that failed; 0 when none is left to do
+    bool failed;    // within a call: the medium says so, and gets a new `at`
+    uint64_t at;    // none is begun before, in ns
 };
 
 #define TIER_REST_NS 1000000000u  // after a piece that failed
@@ -115,8 +115,6 @@ struct tier {
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
     uint32_t max_names;     // 0: none are kept
-    /* (max_names) what was found at the open, until tier_drop_names(); or NULL. */
-    struct kept_name *names;
     /* since open */
     uint64_t stored, loaded, failed;  // blocks, reaped
     uint64_t dropped_bad;             // of the failed: dropped for it
@@ -210,7 +208,8 @@ uint32_t tier_close(struct tier *t);
  * long, and costs nothing else.  What replaces a name counts for the group of that one in
  * to_erase, until no restart can find it. */
 void tier_put_name(struct tier *t, uint32_t i, const struct kept_name *name);
-void tier_drop_names(struct tier *t);
+/* What was put there last, or else found at the open; zeros beyond max_names. */
+void tier_name_at(const struct tier *t, uint32_t i, struct kept_name *out);
 
 size_t
 tier_buffer_bytes(const struct tier *t);  // block_bytes, rounded up to TIER_ALIGN

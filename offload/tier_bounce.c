@@ -191,6 +191,11 @@ static void bounce_put_name(struct tier *t, uint32_t i, const struct kept_name *
     t->bounce->inner->put_name(t, i, name);  // max_names is 0 where there is none
 }
 
+static void bounce_name_at(const struct tier *t, uint32_t i, struct kept_name *out)
+{
+    t->bounce->inner->name_at(t, i, out);
+}
+
 static int bounce_register(struct tier *t, void *base, size_t bytes)
 {
     const struct bounce *b = t->bounce;
@@ -248,6 +253,7 @@ int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth, struct err
         .reg = bounce_register,
         .forget = bounce_forget,
         .put_name = bounce_put_name,
+        .name_at = bounce_name_at,
         .lasts = bounce_lasts,
         .close = bounce_close,
     };

@@ -57,6 +57,7 @@ static const struct tier_medium ssd_medium = {
     .reg = ssd_tier_register,
     .forget = ssd_forget,
     .put_name = ssd_put_name,
+    .name_at = ssd_name_at,
     .lasts = ssd_lasts,
     .close = ssd_tier_close,
 };
@@ -118,12 +119,8 @@ static int look_around(struct tier_ssd *t, struct tier_ssd_found *found,
 static int open_names(struct tier_ssd *t, struct tier_ssd_found *found, uint32_t max,
                       struct err *err)
 {
-    t->base.names = calloc(max ? max : 1, sizeof *t->base.names);
-    if (!t->base.names)
-        return err_set(err, -ENOMEM, "no memory for the names of %u conversations",
-                       max);
     int rc = ssd_names_open(&t->names, &t->file, found, max, &t->fingerprint,
-                            t->base.to_erase, t->base.names, err);
+                            t->base.to_erase, err);
     t->base.max_names = t->names.max;
     return rc;
 }
@@ -136,8 +133,7 @@ int tier_ssd_check(struct tier_ssd_found *found, const struct tier_ssd_options *
     *found = (struct tier_ssd_found){0};
     int rc = ssd_file_open(&f, found, o, true, err);
     if (rc < 0) return rc;
-    rc = ssd_names_open(&names, &f, found, o->max_names, &o->fingerprint, NULL, NULL,
-                        err);
+    rc = ssd_names_open(&names, &f, found, o->max_names, &o->fingerprint, NULL, err);
     ssd_names_close(&names);
     ssd_file_close(&f);
     return rc;

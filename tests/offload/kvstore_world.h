@@ -164,6 +164,11 @@ static inline void fake_put_name(struct tier *t, uint32_t i,
     s->names[i] = name ? *name : (struct kept_name){0};
 }
 
+static inline void fake_name_at(const struct tier *t, uint32_t i, struct kept_name *out)
+{
+    *out = CONTAINER_OF(t, const struct fake_ssd, base)->names[i];
+}
+
 static inline uint32_t fake_close(struct tier *t)
 {
     struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
@@ -179,6 +184,7 @@ static const struct tier_medium fake_medium = {
     .finish = fake_finish,
     .forget = fake_forget,
     .put_name = fake_put_name,
+    .name_at = fake_name_at,
     .close = fake_close,
 };
 
@@ -219,15 +225,6 @@ static inline void world_start(struct world *w)
 {
     struct err err;
     if (kvstore_open(&w->kv, &w->o, &err) < 0) fail_msg("%s", err.msg);
-}
-
-/* As an SSD tier that is opened again gives them. */
-static inline void fake_give_names(struct fake_ssd *s)
-{
-    free(s->base.names);
-    s->base.names = malloc(FAKE_NAMES * sizeof *s->names);
-    assert_non_null(s->base.names);
-    memcpy(s->base.names, s->names, FAKE_NAMES * sizeof *s->names);
 }
 
 static inline void world_open(struct world *w, struct sizes s)

@@ -150,7 +150,6 @@ static void restart(struct world *w)
 {
     world_settle(w);
     kvstore_close(w->kv);
-    fake_give_names(w->ssd);
     world_start(w);
 }
 

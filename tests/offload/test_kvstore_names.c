@@ -12,7 +12,6 @@ static void kill_and_restart(struct world *w)
 {
     while (!kvstore_settle(w->kv, w->now)) continue;
     kvstore_close(w->kv);
-    fake_give_names(w->ssd);
     world_start(w);
     assert_true(kvstore_check(w->kv));
 }
@@ -127,6 +126,34 @@ static void deleting_a_name_writes_no_block_that_another_ends_with_too(void **st
         kill_and_restart(&w);
         assert_false(listed(&w, "one"));
         where(&w, &two, 0, ram ? 4 : 0, 4);
+        world_close(&w);
+    }
+}
+
+/* The kill comes when only the one or only the other has been overwritten. */
+static void
+a_deletion_that_was_cut_short_leaves_no_name_whichever_went_first(void **state)
+{
+    (void)state;
+    for (int name_first = 0; name_first < 2; name_first++) {
+        struct world w;
+        world_open(&w, (struct sizes){16, 0, 32});
+        struct text gone = named("gone", 4, 1), other = named("other", 2, 1);
+        asleep(&w, &gone);
+        text_add(&other, 3 * B, 2);
+        asleep(&w, &other);  // they share two blocks
+        struct kept_name before = w.ssd->names[0];
+        assert_string_equal(before.name, "gone");
+        if (name_first) {
+            memset(&w.ssd->names[0], 0, sizeof before);
+        } else {
+            assert_int_equal(kvstore_forget(w.kv, 0, "gone"), 0);
+            w.ssd->names[0] = before;
+        }
+        kill_and_restart(&w);
+        assert_false(listed(&w, "gone") || written(&w, "gone"));
+        where(&w, &other, 0, 0, 5);
+        assert_int_equal(found(&w, &gone).blocks, name_first ? 4 : 2);
         world_close(&w);
     }
 }
@@ -288,6 +315,8 @@ int main(void)
             a_name_deleted_from_the_middle_of_anothers_path_does_not_come_back),
         cmocka_unit_test(a_turn_that_was_cut_short_is_the_conversations),
         cmocka_unit_test(deleting_a_name_writes_no_block_that_another_ends_with_too),
+        cmocka_unit_test(
+            a_deletion_that_was_cut_short_leaves_no_name_whichever_went_first),
         cmocka_unit_test(an_older_reply_is_nobodys_and_goes_with_its_conversation),
         cmocka_unit_test(what_no_name_is_known_of_gets_one_that_it_keeps),
         cmocka_unit_test(conversations_come_in_the_order_of_their_last_use),

@@ -66,6 +66,41 @@ static void a_wipe_that_failed_is_done_again_after_a_rest(void **state)
     world_close(&w);
 }
 
+static ssize_t write_no_zeros_at_0(const struct ssd_sys *sys, int fd,
+                                   const struct iovec *v, int n, uint64_t at)
+{
+    bool first = at == disk_slot_at(SLOT_BYTES, 0);
+    return first ? write_no_zeros(sys, fd, v, n, at)
+                 : ssd_sys_real.write(sys, fd, v, n, at);
+}
+
+static void a_slot_that_cannot_be_wiped_holds_up_its_own_group_alone(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ssd_sys sys = ssd_sys_real;
+    struct tier_io *none;
+    world_ssd(&w, "/tmp", 40);
+    w.ssd.sys = &sys;
+    w.ssd.no_uring = true;
+    world_start(&w);
+    for (uint32_t i = 0; i < 40; i++) assert_int_equal(store(w.tier, i, 0), 0);
+    sys.write = write_no_zeros_at_0;
+    for (uint32_t i = 0; i < 40; i++) {  // the first lies in slot 0
+        struct block_id id = block_name(i, 0);
+        assert_int_equal(tier_erase(w.tier, &id, i / 4), 0);
+        assert_int_equal(w.tier->to_erase[i / 4], i % 4 + 1);
+    }
+    for (uint64_t now = 1; now < 20; now++)
+        for (int i = 0; i < 100; i++, usleep(20))
+            assert_int_equal(tier_reap(w.tier, &none, 1, now * TIER_REST_NS), 0);
+    assert_int_equal(w.tier->to_erase[0], 1);
+    for (int g = 1; g < NAME_GROUPS; g++) assert_int_equal(w.tier->to_erase[g], 0);
+    assert_int_equal(w.tier->wipes.error, -EIO);
+    sys.write = ssd_sys_real.write;
+    world_close(&w);
+}
+
 static void what_is_stored_over_a_block_erases_it_too(void **state)
 {
     (void)state;
@@ -174,6 +209,7 @@ int main(void)
         cmocka_unit_test(
             erased_bytes_are_gone_though_what_comes_next_fails_to_be_written),
         cmocka_unit_test(a_wipe_that_failed_is_done_again_after_a_rest),
+        cmocka_unit_test(a_slot_that_cannot_be_wiped_holds_up_its_own_group_alone),
         cmocka_unit_test(what_is_stored_over_a_block_erases_it_too),
         cmocka_unit_test(what_can_neither_be_wiped_nor_cut_out_is_counted_by_the_close),
         cmocka_unit_test(a_wipe_whose_failure_a_store_finds_out_rests_from_then),
