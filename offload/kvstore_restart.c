@@ -119,27 +119,33 @@ static void list_leaves(struct restart *x)
             x->leaves[x->n_leaves++] = i;
 }
 
-/* Whose it is; SHARED: its name is not known; KV_NONE: it needs nothing. */
-static uint32_t owner_of(struct restart *x, uint32_t leaf)
+/* The first slot from there up that is on anybody's path; SLOT_NONE. */
+static uint32_t first_owned(const struct restart *x, uint32_t i)
 {
-    uint32_t i = leaf;
     while (i != SLOT_NONE && x->owner[i] == KV_NONE) i = above(x, i);
-    if (i == leaf) return KV_NONE;  // a name ends with it
-    if (i == SLOT_NONE || x->owner[i] == SHARED) return SHARED;
-    const struct kv_record *r = &x->kv->records->at[x->owner[i]];
-    bool at_end = block_id_equal(&r->last, &slots_at(x->s, i)->meta.id);
-    return at_end ? x->owner[i] : KV_NONE;
+    return i;
 }
 
-/* The latest first, as the first that follows a name has it; those that are left need a name. */
+static bool ends_with(const struct restart *x, uint32_t record, uint32_t i)
+{
+    return block_id_equal(&x->kv->records->at[record].last,
+                          &slots_at(x->s, i)->meta.id);
+}
+
+/* The latest first, as the first that follows a name has it; those that are left are to get
+ * one. */
 static void give_leaves(struct restart *x)
 {
     for (uint32_t k = x->n_leaves; k-- > 0;) {
-        uint32_t leaf = x->leaves[k], r = owner_of(x, leaf);
-        x->leaves[k] = r == SHARED ? leaf : SLOT_NONE;
-        if (r == KV_NONE) continue;
+        uint32_t leaf = x->leaves[k], at = first_owned(x, leaf);
+        x->leaves[k] = SLOT_NONE;
+        if (at == leaf) continue;  // a name ends with it
+        uint32_t r = at == SLOT_NONE ? SHARED : x->owner[at];
         claim(x, leaf, r);
-        if (r != SHARED) kv_record_extend(x->kv, r, &slots_at(x->s, leaf)->meta);
+        if (r == SHARED)
+            x->leaves[k] = leaf;
+        else if (ends_with(x, r, at))
+            kv_record_extend(x->kv, r, &slots_at(x->s, leaf)->meta);
     }
 }
 

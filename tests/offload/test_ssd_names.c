@@ -257,7 +257,8 @@ static void each_deletion_of_a_page_is_owed_once(void **state)
         for (int i = 0; i < 50; i++) reap_none(&w, now * TIER_REST_NS);
     assert_int_equal(owed(&w), 2);
     set_faults(0, false);
-    while (w.tier->naming.left) reap_none(&w, 9 * TIER_REST_NS);
+    for (uint64_t now = 9; w.tier->naming.left; now++)  // one may fail yet
+        reap_none(&w, now * TIER_REST_NS);
     assert_int_equal(owed(&w), 0);
     world_close(&w);
 }
