@@ -67,6 +67,22 @@ static void set_faults(int code, bool stop)
     pthread_mutex_unlock(&faults.lock);
 }
 
+static void let_go(void)
+{
+    pthread_mutex_lock(&faults.lock);
+    faults.stop = false;
+    pthread_cond_broadcast(&faults.changed);
+    pthread_mutex_unlock(&faults.lock);
+}
+
+static uint32_t counted(const uint32_t *n)  // of faults
+{
+    pthread_mutex_lock(&faults.lock);
+    uint32_t now = *n;
+    pthread_mutex_unlock(&faults.lock);
+    return now;
+}
+
 static void wait_begun(uint32_t n)
 {
     pthread_mutex_lock(&faults.lock);
@@ -143,7 +159,7 @@ static void what_does_not_change_is_not_written(void **state)
     world_restart(&w);
     put(&w, 1, "a");
     assert_int_equal(w.tier->naming.left, 0);
-    assert_int_equal(faults.begun, 1);
+    assert_int_equal(counted(&faults.begun), 1);
     world_close(&w);
 }
 
@@ -160,14 +176,11 @@ static void changes_of_a_page_go_together_and_one_write_of_it_at_a_time(void **s
     for (uint32_t i = 0; i < DISK_NAMES; i++) put(&w, i, "second");
     put(&w, 0, "third");
     for (int i = 0; i < 100; i++) reap_none(&w, 1);
-    assert_int_equal(faults.begun, 1);
-    pthread_mutex_lock(&faults.lock);
-    faults.stop = false;
-    pthread_cond_broadcast(&faults.changed);
-    pthread_mutex_unlock(&faults.lock);
+    assert_int_equal(counted(&faults.begun), 1);
+    let_go();
     write_all(&w);
-    assert_int_equal(faults.begun, 2);
-    assert_int_equal(faults.most, 1);
+    assert_int_equal(counted(&faults.begun), 2);
+    assert_int_equal(counted(&faults.most), 1);
     world_restart(&w);
     expect_name(&w, 0, "third");
     expect_name(&w, 15, "second");
@@ -186,13 +199,10 @@ static void a_name_deleted_while_its_page_is_written_is_owed_to_the_end(void **s
     wait_begun(1);
     put(&w, 0, "");
     assert_int_equal(owed_for(&w, 0, "gone"), 1);
-    pthread_mutex_lock(&faults.lock);
-    faults.stop = false;
-    pthread_cond_broadcast(&faults.changed);
-    pthread_mutex_unlock(&faults.lock);
-    while (faults.ended < 1) usleep(20);
+    let_go();
+    while (counted(&faults.ended) < 1) usleep(20);
     while (owed_for(&w, 0, "gone")) reap_none(&w, 1);
-    assert_int_equal(faults.begun, 2);
+    assert_int_equal(counted(&faults.begun), 2);
     world_restart(&w);
     expect_name(&w, 0, "");
     world_close(&w);
@@ -225,7 +235,7 @@ a_write_that_failed_is_done_again_after_a_rest_and_costs_nothing_else(void **sta
     assert_int_equal(w.tier->to_erase[other], 0);
     assert_int_equal(w.tier->wipes.error, 0);
     for (int i = 0; i < 100; i++) reap_none(&w, TIER_REST_NS);
-    assert_int_equal(faults.begun, 1);
+    assert_int_equal(counted(&faults.begun), 1);
     set_faults(0, false);
     while (w.tier->naming.left) reap_none(&w, 1 + TIER_REST_NS);
     assert_int_equal(owed(&w), 0);
