@@ -175,7 +175,8 @@ static int take_lock(struct opening *x)
 
 static bool is_foreign(const char *name)
 {
-    return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND);
+    return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND) &&
+           strcmp(name, SSD_FOLDER_NAMES);
 }
 
 /* Our files stay out of a folder that is somebody else's, such as / or /dev: one that holds

@@ -15,7 +15,8 @@
 #include "offload/ssd_sys.h"
 #include "offload/tier.h"
 
-#define SSD_FOLDER_FILES 2  // beside the lock
+#define SSD_FOLDER_FILES 2        // beside the lock
+#define SSD_FOLDER_NAMES "names"  // ours too where the blocks have been deleted
 
 struct ssd_folder {
     const char *path;           // borrowed

@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILE_NAMES "names"
 #define READ_BYTES ((size_t)1 << 20)  // at a time
 
 enum {
@@ -216,8 +215,9 @@ static void without(struct ssd_names *n, struct tier_ssd_found *found, const cha
 
 static int open_file(struct ssd_names *n, struct ssd_file *f, struct err *why)
 {
-    int rc = ssd_folder_file(&f->folder, FILE_NAMES, f->direct ? O_DIRECT : 0, &n->fd);
-    return rc < 0 ? ssd_folder_refuse(&f->folder, FILE_NAMES, rc, why) : 0;
+    int rc =
+        ssd_folder_file(&f->folder, SSD_FOLDER_NAMES, f->direct ? O_DIRECT : 0, &n->fd);
+    return rc < 0 ? ssd_folder_refuse(&f->folder, SSD_FOLDER_NAMES, rc, why) : 0;
 }
 
 int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
@@ -246,7 +246,7 @@ int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
     rc = give_size(n, &has);
     if (rc < 0) {
         (void)!err_set(&why, rc, "%s/%s cannot be given its size: %s", f->folder.path,
-                       FILE_NAMES, strerror(-rc));
+                       SSD_FOLDER_NAMES, strerror(-rc));
         without(n, found, why.msg);
         return 0;
     }
@@ -254,11 +254,11 @@ int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
     if (rc < 0)
         ssd_note(found,
                  "%s/%s cannot all be read (%s), so names of conversations are lost.",
-                 f->folder.path, FILE_NAMES, strerror(-rc));
+                 f->folder.path, SSD_FOLDER_NAMES, strerror(-rc));
     uint32_t damaged = look_at_table(n);
     if (damaged)
         ssd_note(found, "%u names of conversations in %s/%s were damaged and are lost.",
-                 damaged, f->folder.path, FILE_NAMES);
+                 damaged, f->folder.path, SSD_FOLDER_NAMES);
     return 0;
 }
 

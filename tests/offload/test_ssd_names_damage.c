@@ -139,6 +139,21 @@ static void a_file_of_another_size_keeps_what_fits_and_gets_its_own(void **state
     }
 }
 
+static void names_whose_blocks_were_deleted_are_no_strangers(void **state)
+{
+    (void)state;
+    struct world w;
+    char path[128];
+    open_with_three(&w);
+    world_stop(&w);
+    in_dir(&w, "blocks", path);
+    assert_int_equal(unlink(path), 0);
+    world_start(&w);
+    assert_string_equal(w.found.note, "");
+    expect_name(&w, 20, "c");
+    world_close(&w);
+}
+
 static void what_lies_in_the_files_place_costs_the_names_alone(void **state)
 {
     (void)state;
@@ -231,6 +246,7 @@ int main(void)
         cmocka_unit_test(what_could_not_be_a_name_is_none_though_its_sum_is_right),
         cmocka_unit_test(names_of_another_fingerprint_or_version_are_left_and_not_told),
         cmocka_unit_test(a_file_of_another_size_keeps_what_fits_and_gets_its_own),
+        cmocka_unit_test(names_whose_blocks_were_deleted_are_no_strangers),
         cmocka_unit_test(what_lies_in_the_files_place_costs_the_names_alone),
         cmocka_unit_test(a_page_that_cannot_be_read_is_told_and_written_anew),
         cmocka_unit_test(a_look_makes_no_file_and_changes_none),
