@@ -144,7 +144,7 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/fuzz/tests/fuzz/fuzz_%.c.o $(FUZZ_OBJS)
 	@mkdir -p $(@D)
 	$(Q)$(CLANG) $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ $(PKG_LIBS) $(LDLIBS) -o $@
 
-$(BUILD)/tests/fuzz/fuzz_kvstore: LDLIBS += -lcmocka
+$(BUILD)/tests/fuzz/fuzz_kvstore $(BUILD)/tests/fuzz/fuzz_names: LDLIBS += -lcmocka
 
 $(BUILD)/kernels/cpu/%_avx2.c.o: ALL_CFLAGS += $(AVX2)
 $(BUILD)/kernels/cpu/%_avx512.c.o: ALL_CFLAGS += $(AVX512)

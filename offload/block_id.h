@@ -18,20 +18,6 @@
 #include "kernels/crypto.h"
 #include "kernels/kv_block.h"
 
-#define BLOCK_LABEL 64  // bytes of the name that is stored with a block, with its NUL
-
-static inline bool block_label_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-/* May it stand in such a name?  The first one is a letter or a digit. */
-static inline bool block_label_takes(char c)
-{
-    return block_label_letter(c) || c == '-' || c == '_' || c == '.' || c == ':' ||
-           c == '@';
-}
-
 struct block_id {
     uint8_t bytes[CRYPTO_HASH_BYTES];
 };

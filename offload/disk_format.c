@@ -6,16 +6,17 @@
 
 static const uint8_t SUPER_MAGIC[8] = "DORMFILE";
 static const uint8_t SLOT_MAGIC[8] = "DORMSLOT";
+static const uint8_t NAME_MAGIC[8] = "DORMNAME";
 
 static uint64_t page_sum(const void *page)
 {
     return checksum_xxh3(page, DISK_PAGE - sizeof(uint64_t));
 }
 
-static bool all_zero(const void *page)
+static bool all_zero(const void *bytes, size_t n)
 {
-    const unsigned char *p = page;
-    return p[0] == 0 && memcmp(p, p + 1, DISK_PAGE - 1) == 0;
+    const unsigned char *p = bytes;
+    return p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
 }
 
 void disk_super_make(struct disk_super *out, uint64_t block_bytes)
@@ -31,7 +32,7 @@ void disk_super_make(struct disk_super *out, uint64_t block_bytes)
 
 enum disk_verdict disk_super_read(const struct disk_super *s, uint64_t block_bytes)
 {
-    if (all_zero(s)) return DISK_EMPTY;
+    if (all_zero(s, sizeof *s)) return DISK_EMPTY;
     if (memcmp(s->magic, SUPER_MAGIC, sizeof s->magic) != 0 || s->sum != page_sum(s))
         return DISK_DAMAGED;
 
@@ -41,8 +42,8 @@ enum disk_verdict disk_super_read(const struct disk_super *s, uint64_t block_byt
 }
 
 void disk_header_make(struct disk_header *out, const struct block_meta *meta,
-                      const char *label, const struct crypto_hash *fingerprint,
-                      uint64_t sequence, const void *block, uint64_t block_bytes)
+                      const struct crypto_hash *fingerprint, uint64_t sequence,
+                      const void *block, uint64_t block_bytes)
 {
     memset(out, 0, sizeof *out);
     memcpy(out->magic, SLOT_MAGIC, sizeof out->magic);
@@ -55,20 +56,8 @@ void disk_header_make(struct disk_header *out, const struct block_meta *meta,
     memcpy(out->parent, meta->parent.bytes, sizeof out->parent);
     out->tenant = meta->tenant;
     memcpy(out->tokens, meta->tokens, sizeof out->tokens);
-    memcpy(out->label, label, strnlen(label, sizeof out->label - 1));
     out->payload_sum = checksum_xxh3(block, block_bytes);
     out->sum = page_sum(out);
-}
-
-void disk_header_label(const struct disk_header *h, char out[BLOCK_LABEL])
-{
-    size_t n = 0, end = sizeof h->label;
-    memset(out, 0, BLOCK_LABEL);
-    while (n < end && block_label_takes(h->label[n])) n++;
-    if (n == end) return;
-    for (size_t i = n; i < end; i++)
-        if (h->label[i]) return;
-    memcpy(out, h->label, n);
 }
 
 enum disk_verdict disk_header_read(const struct disk_header *h,
@@ -77,7 +66,7 @@ enum disk_verdict disk_header_read(const struct disk_header *h,
                                    uint64_t *sequence)
 {
     static const struct block_id none;
-    if (all_zero(h)) return DISK_EMPTY;
+    if (all_zero(h, sizeof *h)) return DISK_EMPTY;
     if (memcmp(h->magic, SLOT_MAGIC, sizeof h->magic) != 0 || h->sum != page_sum(h))
         return DISK_DAMAGED;
     if (h->version != DISK_VERSION ||
@@ -104,4 +93,50 @@ bool disk_block_right(const struct disk_header *h, const struct block_meta *meta
                DISK_OURS &&
            block_meta_equal(&read, meta) &&
            h->payload_sum == checksum_xxh3(block, block_bytes);
+}
+
+static uint64_t name_sum(const struct disk_name *e)
+{
+    return checksum_xxh3(e, offsetof(struct disk_name, sum));
+}
+
+void disk_name_make(struct disk_name *out, const struct kept_name *name,
+                    const struct crypto_hash *fingerprint)
+{
+    memset(out, 0, sizeof *out);
+    if (!name->name[0]) return;
+    memcpy(out->magic, NAME_MAGIC, sizeof out->magic);
+    out->version = DISK_VERSION;
+    out->depth = name->depth;
+    out->tenant = name->tenant;
+    out->sequence = name->sequence;
+    memcpy(out->fingerprint, fingerprint->bytes, sizeof out->fingerprint);
+    memcpy(out->id, name->last.bytes, sizeof out->id);
+    memcpy(out->name, name->name, strnlen(name->name, sizeof out->name - 1));
+    out->tokens = name->tokens;
+    out->sum = name_sum(out);
+}
+
+enum disk_verdict disk_name_read(const struct disk_name *e,
+                                 const struct crypto_hash *fingerprint,
+                                 struct kept_name *out)
+{
+    *out = (struct kept_name){0};
+    if (all_zero(e, sizeof *e)) return DISK_EMPTY;
+    if (memcmp(e->magic, NAME_MAGIC, sizeof e->magic) != 0 || e->sum != name_sum(e))
+        return DISK_DAMAGED;
+    out->foreign =
+        e->version != DISK_VERSION ||
+        memcmp(e->fingerprint, fingerprint->bytes, sizeof e->fingerprint) != 0;
+    if (out->foreign) return DISK_FOREIGN;
+    size_t n = strnlen(e->name, sizeof e->name);
+    if (!name_right(e->name, n) || !all_zero(e->name + n, sizeof e->name - n))
+        return DISK_DAMAGED;
+    out->tenant = e->tenant;
+    out->depth = e->depth;
+    out->tokens = e->tokens;
+    out->sequence = e->sequence;
+    memcpy(out->last.bytes, e->id, sizeof out->last.bytes);
+    memcpy(out->name, e->name, n);
+    return DISK_OURS;
 }

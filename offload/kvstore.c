@@ -103,21 +103,6 @@ static void link_free(struct kvstore *kv)
         kv->nodes[i].next = i + 1 < kv->n_free_nodes ? i + 1 : KV_NONE;
 }
 
-/* A conversation for each block on the SSD that nothing follows, the latest used last. */
-static void find_sleepers(struct kvstore *kv)
-{
-    const struct slots *s = kv->level[KV_SSD].slots;
-    if (!s) return;
-    char(*labels)[BLOCK_LABEL] = kv->o.ssd->labels;
-    for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
-         i = slots_at(s, i)->newer) {
-        const struct slot *x = slots_at(s, i);
-        bool leaf = slots_child(s, &x->meta.id, SLOT_NONE) == SLOT_NONE;
-        if (leaf) kv_record_leaf(kv, &x->meta, labels ? labels[i] : "");
-    }
-    tier_drop_labels(kv->o.ssd);
-}
-
 int kvstore_open(struct kvstore **out, const struct kvstore_options *o, struct err *err)
 {
     int rc = check_options(o, err);
@@ -135,12 +120,14 @@ int kvstore_open(struct kvstore **out, const struct kvstore_options *o, struct e
 
     rc = open_levels(kv, err);
     if (rc == 0) rc = take_memory(kv, err);
+    if (rc == 0) {
+        link_free(kv);
+        rc = kv_find_sleepers(kv, err);
+    }
     if (rc < 0) {
         kvstore_close(kv);
         return rc;
     }
-    link_free(kv);
-    find_sleepers(kv);
     *out = kv;
     return 0;
 }
@@ -278,7 +265,9 @@ uint64_t kvstore_next(const struct kvstore *kv, uint64_t now)
     bool waiting = kv->waiting[KV_RAM] || kv->waiting[KV_SSD];
     if (waiting && kv->n_loads == 0) return now;
     uint64_t next = kv_min(kv->free_at, kv_stores_next(kv, now));
-    if (kv->o.ssd && kv->o.ssd->to_wipe) next = kv_min(next, kv->o.ssd->wipe_at);
+    const struct tier *ssd = kv->o.ssd;
+    if (ssd && ssd->wipes.left) next = kv_min(next, ssd->wipes.at);
+    if (ssd && ssd->naming.left) next = kv_min(next, ssd->naming.at);
     if (kv->n_held) next = kv_min(next, kv->held_until);
     if (kv->short_since && kv->short_until > now) next = kv_min(next, kv->short_until);
     for (uint32_t i = kv->oldest_wake; i != KV_NONE; i = kv->wakes[i].newer)

@@ -23,7 +23,7 @@
 #include "offload/policy.h"
 #include "offload/tier.h"
 
-#define KVSTORE_CONVERSATION BLOCK_LABEL  // bytes of its name, with its NUL
+#define KVSTORE_CONVERSATION NAME_BYTES  // bytes of its name, with its NUL
 
 /* G1: pages by number, reference-counted.  The store holds one reference for each page
  * that it has a name for; a page whose only reference is the store's is idle. */
@@ -202,8 +202,8 @@ bool kvstore_conversation_find(const struct kvstore *kv, uint64_t tenant,
  * grows beyond its share holds no more than it did.
  * Forget: out of every tier, blocks that others share excepted; -EBUSY also while one of its
  * blocks is on its way, so that it is to be asked again after a step.  The bytes of what RAM
- * and SSD still had of it are overwritten, on the SSD while kvstore_erasing(); until then a
- * restart may find them.  Not overwritten, but found by nobody, are pages of G1 until they
+ * and SSD still had of it, and its name, are overwritten, on the SSD while kvstore_erasing();
+ * until then a restart may find them.  Not overwritten, but found by nobody, are pages of G1 until they
  * are taken again, and blocks that a tier had dropped before until their slots are. */
 NODISCARD int kvstore_sleep(struct kvstore *kv, uint64_t tenant, const char *name,
                             uint64_t now);
@@ -213,7 +213,9 @@ NODISCARD int kvstore_hold(struct kvstore *kv, uint64_t tenant, const char *name
                            uint64_t until, uint64_t now);
 uint64_t kvstore_hold_tokens(const struct kvstore *kv);  // that half of a level
 NODISCARD int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name);
-bool kvstore_erasing(const struct kvstore *kv);  // step until it is false
+/* Step until it is false.  True as well while what one in NAME_GROUPS of all other names had
+ * is being overwritten. */
+bool kvstore_erasing(const struct kvstore *kv, uint64_t tenant, const char *name);
 
 /* ---- what was counted since open ---- */
 

@@ -120,5 +120,5 @@ bool kvstore_check(const struct kvstore *kv)
         if (!list_holds(level, &level->to_copy, SLOT_READY, true)) return false;
     }
     return pages_hold(kv) && transfers_hold(kv) && wakes_hold(kv) && tiers_hold(kv) &&
-           kv_records_check(kv);
+           kv_records_check(kv) && kv_names_check(kv);
 }

@@ -5,22 +5,19 @@
  * use, lies.  Above that everything is shared.  Branches on the way that belong to no record
  * (an older reply, say) go too.  Whatever has gone, the record's path is shorter by it, so
  * that one interrupted by -EBUSY goes on where it was.
- *
- * On the SSD a block has the name of the conversation that ended with it when it was stored.
- * Where two end with the same block, that may be the name that is deleted: the copy goes, and
- * comes again, with the other's name, from where else the block is.
  */
 #include "offload/kvstore_state.h"
 
-static uint32_t other_with_last(const struct kvstore *kv, const struct block_meta *m,
-                                uint32_t not_this)
+struct deletion {
+    struct kvstore *kv;
+    uint32_t record, group;
+};
+
+static bool is_others_last(const struct deletion *d, const struct block_meta *m)
 {
-    const struct kv_records *rs = kv->records;
-    uint32_t r = kv_record_with_last(kv, m);
-    while (r != KV_NONE && (r == not_this || rs->at[r].blocks != m->depth + 1 ||
-                            !block_id_equal(&rs->at[r].last, &m->id)))
-        r = rs->at[r].link[BY_LAST].next;
-    return r;
+    uint32_t r = kv_record_with_last(d->kv, m);
+    if (r == d->record) r = kv_record_next(d->kv, BY_LAST, r, m);
+    return r != KV_NONE;
 }
 
 /* A block that follows m, in any level; NULL. */
@@ -55,8 +52,9 @@ static int standing(const struct kvstore *kv, const struct block_meta *m)
     return 0;
 }
 
-static void erase(struct kvstore *kv, const struct block_meta *m)
+static void erase(const struct deletion *d, const struct block_meta *m)
 {
+    struct kvstore *kv = d->kv;
     for (int l = 0; l < KV_SOURCES; l++) {
         struct kv_level *level = &kv->level[l];
         uint32_t i = slot_of(kv, l, m);
@@ -66,7 +64,7 @@ static void erase(struct kvstore *kv, const struct block_meta *m)
             slots_release(level->slots, i);
             kv->pages.unref(kv->pages.arg, i);
         } else {
-            int rc = tier_erase(level->tier, &m->id);
+            int rc = tier_erase(level->tier, &m->id, d->group);
             assert(rc == 0);  // standing() has looked
             (void)rc;
         }
@@ -76,11 +74,12 @@ static void erase(struct kvstore *kv, const struct block_meta *m)
 
 /* From m: a leaf below it that nobody needs is erased, then the next, until m itself is
  * gone (0), or somebody needs it (-EUSERS), or a transfer has to land first (-EBUSY). */
-static int prune(struct kvstore *kv, struct block_meta m, uint32_t record)
+static int prune(const struct deletion *d, struct block_meta m)
 {
+    struct kvstore *kv = d->kv;
     uint32_t top = m.depth;
     for (;;) {
-        if (other_with_last(kv, &m, record) != KV_NONE) return -EUSERS;
+        if (is_others_last(d, &m)) return -EUSERS;
         const struct block_meta *child = any_child(kv, &m);
         if (child) {
             m = *child;
@@ -90,7 +89,7 @@ static int prune(struct kvstore *kv, struct block_meta m, uint32_t record)
         if (rc < 0) return rc;
         const struct block_meta *parent = kv_parent(kv, &m);
         struct block_meta up = parent ? *parent : m;
-        erase(kv, &m);
+        erase(d, &m);
         if (m.depth == top) return 0;
         if (!parent) return -EBUSY;  // cannot be: it was reached from there
         m = up;
@@ -99,11 +98,10 @@ static int prune(struct kvstore *kv, struct block_meta m, uint32_t record)
 
 /* The path had a gap, so that what is above it cannot be reached from below: whatever
  * nobody needs of this tenant's blocks at that depth, and above them, goes. */
-static int prune_above(struct kvstore *kv, uint64_t tenant, uint32_t depth,
-                       uint32_t record)
+static int prune_above(const struct deletion *d, uint64_t tenant, uint32_t depth)
 {
     for (int l = 0; l < KV_SOURCES; l++) {
-        const struct slots *s = kv->level[l].slots;
+        const struct slots *s = d->kv->level[l].slots;
         for (uint32_t i = 0; s && i < slots_capacity(s); i++) {
             const struct slot *x = slots_at(s, i);
             if (x->state == SLOT_FREE || x->meta.tenant != tenant) continue;
@@ -112,34 +110,12 @@ static int prune_above(struct kvstore *kv, uint64_t tenant, uint32_t depth,
             int rc = 0;
             while (rc == 0 && next) {
                 struct block_meta m = *next;
-                rc = prune(kv, m, record);
-                next = kv_parent(kv, &m);
+                rc = prune(d, m);
+                next = kv_parent(d->kv, &m);
             }
             if (rc == -EBUSY) return rc;
         }
     }
-    return 0;
-}
-
-/* The copy on the SSD of what is others' last block, unless something there follows it: the
- * name of a block in the middle counts for nothing.  -EBUSY: a transfer has to land first. */
-static int take_name_off(struct kvstore *kv, struct block_meta m)
-{
-    const struct kv_level *ssd = &kv->level[KV_SSD];
-    uint32_t i = slot_of(kv, KV_SSD, &m);
-    if (i == SLOT_NONE || kv_leads(kv, KV_SSD, &m)) return 0;
-    const struct slot *slot = slots_at(ssd->slots, i);
-    if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
-    int rc = tier_erase(ssd->tier, &m.id);
-    assert(rc == 0);
-    (void)rc;
-    for (int l = KV_RAM; l >= KV_DEVICE; l--) {
-        i = kv->level[l].slots ? kv_match(kv, (enum kv_source)l, &m) : SLOT_NONE;
-        if (i == SLOT_NONE || kv_note(kv, (enum kv_source)l, i)->moving) continue;
-        kv_list_block(kv, (enum kv_source)l, i);
-        return 0;
-    }
-    kv_gone(kv, &m);
     return 0;
 }
 
@@ -151,24 +127,23 @@ int kvstore_forget(struct kvstore *kv, uint64_t tenant, const char *name)
     if (x->running || kv_waking(kv, r)) return -EBUSY;
     kv_end_hold(kv, r);
 
+    const struct deletion d = {kv, r, name_group(tenant, name)};
     while (x->used && x->blocks) {
         const struct block_meta *m = kv_meta(kv, &x->last);
         if (!m || m->depth + 1 != x->blocks) {
-            if (x->blocks >= 2 && prune_above(kv, tenant, x->blocks - 2, r) < 0)
+            if (x->blocks >= 2 && prune_above(&d, tenant, x->blocks - 2) < 0)
                 return -EBUSY;
             break;
         }
-        int rc = prune(kv, *m, r);
-        if (rc == 0) continue;
-        if (rc == -EUSERS) rc = take_name_off(kv, *m);
+        int rc = prune(&d, *m);
+        if (rc == -EUSERS) break;  // from here on it is shared
         if (rc < 0) return rc;
-        break;  // from here on it is shared
     }
     if (x->used) kv_record_remove(kv, r);
     return 0;
 }
 
-bool kvstore_erasing(const struct kvstore *kv)
+bool kvstore_erasing(const struct kvstore *kv, uint64_t tenant, const char *name)
 {
-    return kv->o.ssd && kv->o.ssd->to_erase > 0;
+    return kv->o.ssd && kv->o.ssd->to_erase[name_group(tenant, name)] > 0;
 }

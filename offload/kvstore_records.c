@@ -7,14 +7,6 @@
 
 // ---- keys ---------------------------------------------------------------------------------
 
-/* FNV-1a, over the tenant and the name. */
-static uint32_t name_hash(uint64_t tenant, const char *name)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ tenant;
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    return (uint32_t)(h ^ (h >> 32));
-}
-
 static uint32_t id_hash(const struct block_id *id)
 {
     uint32_t bits;
@@ -24,7 +16,12 @@ static uint32_t id_hash(const struct block_id *id)
 
 static bool has_key(const struct kv_record *r, enum kv_key key)
 {
-    return key == BY_NAME || (key == BY_LAST ? r->blocks > 0 : r->anchored);
+    switch (key) {
+    case BY_LAST: return r->blocks > 0;
+    case BY_ANCHOR: return r->anchored;
+    case BY_KEPT: return r->kept > 0;
+    default: return true;
+    }
 }
 
 static uint32_t *head_of(const struct kv_records *rs, const struct kv_record *r,
@@ -32,6 +29,7 @@ static uint32_t *head_of(const struct kv_records *rs, const struct kv_record *r,
 {
     uint32_t h = key == BY_NAME   ? name_hash(r->tenant, r->name)
                  : key == BY_LAST ? id_hash(&r->last)
+                 : key == BY_KEPT ? id_hash(&r->last_kept)
                                   : id_hash(&r->anchor);
     return &rs->heads[key][h & rs->mask];
 }
@@ -108,7 +106,7 @@ int kv_records_open(struct kv_records **out, uint32_t max, struct err *err)
                        "not there",
                        max, kv_records_bytes(max) >> 20);
     }
-    for (uint32_t i = 0; i < max; i++) rs->at[i].newer = i + 1 < max ? i + 1 : KV_NONE;
+    kv_records_link_free(rs, NULL);
     *out = rs;
     return 0;
 }
@@ -139,14 +137,29 @@ uint32_t kv_record_named(const struct kvstore *kv, uint64_t tenant, const char *
     return i;
 }
 
-uint32_t kv_record_with_last(const struct kvstore *kv, const struct block_meta *meta)
+static bool has_block(const struct kv_record *r, enum kv_key key,
+                      const struct block_meta *meta)
+{
+    uint32_t blocks = key == BY_LAST ? r->blocks : r->kept;
+    const struct block_id *last = key == BY_LAST ? &r->last : &r->last_kept;
+    return blocks == meta->depth + 1 && block_id_equal(last, &meta->id);
+}
+
+uint32_t kv_record_next(const struct kvstore *kv, enum kv_key key, uint32_t after,
+                        const struct block_meta *meta)
 {
     const struct kv_records *rs = kv->records;
-    uint32_t i = rs->heads[BY_LAST][id_hash(&meta->id) & rs->mask];
-    while (i != KV_NONE && (rs->at[i].blocks != meta->depth + 1 ||
-                            !block_id_equal(&rs->at[i].last, &meta->id)))
-        i = rs->at[i].link[BY_LAST].next;
+    assert(key == BY_LAST || key == BY_KEPT);
+    uint32_t i = after == KV_NONE ? rs->heads[key][id_hash(&meta->id) & rs->mask]
+                                  : rs->at[after].link[key].next;
+    while (i != KV_NONE && !has_block(&rs->at[i], key, meta))
+        i = rs->at[i].link[key].next;
     return i;
+}
+
+uint32_t kv_record_with_last(const struct kvstore *kv, const struct block_meta *meta)
+{
+    return kv_record_next(kv, BY_LAST, KV_NONE, meta);
 }
 
 static uint32_t with_anchor(const struct kv_records *rs, uint64_t tenant,
@@ -169,6 +182,7 @@ void kv_record_remove(struct kvstore *kv, uint32_t i)
     rs->at[i] = (struct kv_record){.newer = rs->free};
     rs->free = i;
     rs->n--;
+    kv_name_put(kv, i);
 }
 
 /* The one used longest ago that may go: held ones only after some looking. */
@@ -185,6 +199,15 @@ static uint32_t victim(const struct kv_records *rs)
     return any;
 }
 
+static void fill(struct kv_records *rs, uint32_t i, uint64_t tenant, const char *name)
+{
+    rs->at[i] = (struct kv_record){.used = true, .tenant = tenant};
+    memcpy(rs->at[i].name, name, strnlen(name, KVSTORE_CONVERSATION - 1));
+    rs->n++;
+    key_link(rs, i, BY_NAME);
+    lru_append(rs, i);
+}
+
 static uint32_t make(struct kvstore *kv, uint64_t tenant, const char *name)
 {
     struct kv_records *rs = kv->records;
@@ -196,12 +219,7 @@ static uint32_t make(struct kvstore *kv, uint64_t tenant, const char *name)
     }
     uint32_t i = rs->free;
     rs->free = rs->at[i].newer;
-    rs->at[i] = (struct kv_record){.used = true, .tenant = tenant};
-    size_t n = strnlen(name, KVSTORE_CONVERSATION - 1);
-    memcpy(rs->at[i].name, name, n);
-    rs->n++;
-    key_link(rs, i, BY_NAME);
-    lru_append(rs, i);
+    fill(rs, i, tenant, name);
     return i;
 }
 
@@ -230,36 +248,70 @@ uint32_t kv_record_of(struct kvstore *kv, const struct kv_prompt *p, bool may_ma
     return make_derived(kv, &p->meta[p->n_meta - 1]);
 }
 
-void kv_record_label(const struct kvstore *kv, const struct block_meta *meta,
-                     char out[KVSTORE_CONVERSATION])
+// ---- a restart -----------------------------------------------------------------------------
+
+static void push_free(struct kv_records *rs, const struct tier *ssd, bool foreign)
 {
-    uint32_t i = kv_record_with_last(kv, meta);
-    if (i == KV_NONE)
-        out[0] = 0;
-    else
-        memcpy(out, kv->records->at[i].name, KVSTORE_CONVERSATION);
+    struct kept_name name = {0};
+    for (uint32_t i = rs->max; i-- > 0;) {
+        if (rs->at[i].used) continue;
+        if (ssd) tier_name_at(ssd, i, &name);
+        if (name.foreign != foreign) continue;
+        rs->at[i].newer = rs->free;
+        rs->free = i;
+    }
 }
 
-void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf, const char *name)
+void kv_records_link_free(struct kv_records *rs, const struct tier *ssd)
 {
-    uint32_t i = name[0] ? kv_record_named(kv, leaf->tenant, name) : KV_NONE;
-    if (i != KV_NONE)
-        kv_record_touch(kv, i, 0);
-    else
-        i = name[0] ? make(kv, leaf->tenant, name) : make_derived(kv, leaf);
-    if (i == KV_NONE) return;
-    kv_record_set_last(kv, i, &leaf->id, leaf->depth + 1);
-    kv_record_set_anchor(kv, i, &leaf->id);
-    kv->records->at[i].tokens = (leaf->depth + 1) * kv->o.block_tokens;
+    rs->free = KV_NONE;
+    push_free(rs, ssd, true);
+    push_free(rs, ssd, false);
+}
+
+/* Its tokens fill these blocks at least. */
+static void end_with(struct kvstore *kv, uint32_t i, const struct block_id *last,
+                     uint32_t blocks, uint32_t tokens)
+{
+    uint32_t least = blocks * kv->o.block_tokens;
+    kv->records->at[i].tokens = tokens > least ? tokens : least;
+    kv_record_set_last(kv, i, last, blocks);
+    kv_record_set_anchor(kv, i, last);
+}
+
+void kv_record_restore(struct kvstore *kv, uint32_t i, const struct kept_name *name)
+{
+    struct kv_records *rs = kv->records;
+    fill(rs, i, name->tenant, name->name);
+    rs->at[i].sequence = name->sequence;
+    if (rs->sequence < name->sequence) rs->sequence = name->sequence;
+    end_with(kv, i, &name->last, name->depth + 1, name->tokens);
+}
+
+void kv_record_extend(struct kvstore *kv, uint32_t i, const struct block_meta *leaf)
+{
+    end_with(kv, i, &leaf->id, leaf->depth + 1, 0);
+}
+
+void kv_record_derive(struct kvstore *kv, const struct block_meta *leaf)
+{
+    uint32_t i = make_derived(kv, leaf);
+    if (i != KV_NONE) kv_record_extend(kv, i, leaf);
 }
 
 // ---- changing ------------------------------------------------------------------------------
 
+void kv_record_renew(struct kv_records *rs, uint32_t i)
+{
+    lru_unlink(rs, i);
+    lru_append(rs, i);
+}
+
 void kv_record_touch(struct kvstore *kv, uint32_t i, uint64_t now)
 {
-    lru_unlink(kv->records, i);
-    lru_append(kv->records, i);
+    kv_record_renew(kv->records, i);
     kv->records->at[i].last_used = now;
+    kv->records->at[i].sequence = ++kv->records->sequence;
 }
 
 void kv_record_set_last(struct kvstore *kv, uint32_t i, const struct block_id *last,
@@ -271,7 +323,20 @@ void kv_record_set_last(struct kvstore *kv, uint32_t i, const struct block_id *l
     if (r->blocks) r->last = *last;
     if (r->held > r->blocks) r->held = r->blocks;
     key_link(kv->records, i, BY_LAST);
-    if (r->blocks == 0 && r->running == 0) kv_record_remove(kv, i);
+    if (r->blocks == 0 && r->running == 0)
+        kv_record_remove(kv, i);
+    else
+        kv_name_settle(kv, i);
+}
+
+void kv_record_set_kept(struct kvstore *kv, uint32_t i, const struct block_id *last,
+                        uint32_t blocks)
+{
+    struct kv_record *r = &kv->records->at[i];
+    key_unlink(kv->records, i, BY_KEPT);
+    r->kept = last ? blocks : 0;
+    if (r->kept) r->last_kept = *last;
+    key_link(kv->records, i, BY_KEPT);
 }
 
 void kv_record_release(struct kvstore *kv, uint32_t i)

@@ -1,5 +1,5 @@
 /* kvstore_room.c - freeing blocks: for somebody who needs the room, by quiet, by the
- * watermarks, by quotas.
+ * watermarks, by quotas.  kvstore_wait.c says who has to wait for it.
  *
  * The LRU list of a level gives the order: coldest first, and of one conversation the last
  * block first, because it was touched so.  A walk passes over what may not go.
@@ -21,6 +21,7 @@ bool kv_active(const struct kvstore *kv, uint32_t page)
 
 bool kv_gone(struct kvstore *kv, const struct block_meta *meta)
 {
+    kv_name_left(kv, meta);
     for (int l = 0; l < KV_SOURCES; l++) {
         const struct slots *s = kv->level[l].slots;
         uint32_t i = s ? slots_find(s, &meta->id) : SLOT_NONE;
@@ -46,7 +47,7 @@ void kv_evict(struct kvstore *kv, enum kv_source l, uint32_t i)
     if (kv_gone(kv, &meta)) kv->count.lost++;
 }
 
-static bool held(const struct kvstore *kv, enum kv_source l, uint32_t i, uint64_t now)
+bool kv_held(const struct kvstore *kv, enum kv_source l, uint32_t i, uint64_t now)
 {
     const struct kv_level *level = &kv->level[l];
     if (level->notes[i].held_until <= now) return false;
@@ -75,15 +76,10 @@ static struct policy_block describe(const struct kvstore *kv, enum kv_source l,
         .promoted = note->promoted,
         .uses = note->uses,
         .active = l == KV_DEVICE && kv_active(kv, i),
-        .held = held(kv, l, i, now),
+        .held = kv_held(kv, l, i, now),
         .lower = kv_below(kv, l, kv_meta_at(kv, l, i)),
         .needed = l != KV_DEVICE && kv_leads(kv, l, kv_meta_at(kv, l, i)),
     };
-}
-
-static bool resting(const struct slot *s)
-{
-    return s->state == SLOT_READY && s->pins == 0;
 }
 
 // ---- G1: somebody needs pages -------------------------------------------------------------
@@ -115,7 +111,7 @@ static bool sweep_pages(struct kvstore *kv, enum sweep sweep, uint32_t n, uint64
     for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE && left-- > 0; i = next) {
         if (kv->pages.free(kv->pages.arg) >= n) return false;
         next = slots_at(s, i)->newer;
-        if (!resting(slots_at(s, i)) || pass_active(kv, i, now)) continue;
+        if (!kv_resting(slots_at(s, i)) || pass_active(kv, i, now)) continue;
         if (may_go(kv, i, sweep, now)) {
             kv->count.unwaited += pending(kv, KV_DEVICE, i, now);
             kv_evict(kv, KV_DEVICE, i);
@@ -142,133 +138,13 @@ uint32_t kv_make_room_saved(struct kvstore *kv, uint32_t n, uint64_t now)
     return there;
 }
 
-/* What is left of the idle pages is held, then.  Pages come to be held and cease to be in
- * many ways, so that a count is believed for a while only. */
-static void count_held(struct kvstore *kv, uint64_t now)
-{
-    const struct slots *s = kv->level[KV_DEVICE].slots;
-    kv->n_held = 0;
-    kv->held_until = now + KV_ROOM_ASKED;
-    for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
-         i = slots_at(s, i)->newer) {
-        if (!resting(slots_at(s, i)) || kv_active(kv, i)) continue;
-        if (!held(kv, KV_DEVICE, i, now)) continue;
-        kv->n_held++;
-        kv->held_until = kv_min(kv->held_until, kv_note(kv, KV_DEVICE, i)->held_until);
-    }
-}
-
 uint32_t kvstore_make_room(struct kvstore *kv, uint32_t n, uint64_t now)
 {
     uint32_t there = make_room(kv, n, UNSAVED, now);
     if (there >= n) return there;
     kv->room_wanted = true;
-    count_held(kv, now);
+    kv_count_held(kv, now);
     return there;
-}
-
-// ---- G1: is there room? -------------------------------------------------------------------
-
-static uint32_t less(uint32_t a, uint64_t b)
-{
-    return a > b ? a - (uint32_t)b : 0;
-}
-
-uint32_t kvstore_available(const struct kvstore *kv)
-{
-    const struct kv_pages *p = &kv->pages;
-    uint64_t busy = (uint64_t)p->shared(p->arg) + kv->n_filling;
-    return p->free(p->arg) + less(slots_used(kv->level[KV_DEVICE].slots), busy);
-}
-
-/* Pages on their way down that could be freed but for that. */
-static uint32_t saving(const struct kvstore *kv)
-{
-    uint32_t left = kv->n_saving, n = 0;
-    for (uint32_t i = kv->policy.max_loads; left > 0; i++) {
-        const struct kv_transfer *t = &kv->transfers[i];
-        if (t->job != KV_STORE) continue;
-        n += !kv_active(kv, t->page);
-        left--;
-    }
-    return n;
-}
-
-/* Free pages, and those that could be freed at some price. */
-static uint32_t room_at_all(const struct kvstore *kv, uint64_t now)
-{
-    uint32_t stays = saving(kv) + (now < kv->held_until ? kv->n_held : 0);
-    return less(kvstore_available(kv), stays);
-}
-
-/* Of these, the ones that would be lost though they can be saved. */
-static uint32_t unsaved_pages(const struct kvstore *kv, uint64_t now)
-{
-    enum kv_source to = kv_next_level(kv, KV_DEVICE);
-    bool saved = to != KV_SOURCES && kv_tier_takes(kv, to, now);
-    return saved ? kv->level[KV_DEVICE].unsaved : 0;
-}
-
-static const struct kv_found nothing;
-
-static uint64_t room_without_loss(const struct kvstore *kv, const struct kv_found *mine,
-                                  uint64_t now)
-{
-    uint32_t n = less(room_at_all(kv, now), unsaved_pages(kv, now));
-    return (uint64_t)n + mine->busy + mine->unsaved;
-}
-
-bool kvstore_has_room(struct kvstore *kv, uint32_t n, const struct kv_found *mine,
-                      uint64_t now)
-{
-    if (now >= kv->held_until && now < kv->holds_until) count_held(kv, now);
-    if (n > room_without_loss(kv, mine, now)) return false;
-    kv->short_since = 0;
-    return true;
-}
-
-/* It does not pay to wait longer for blocks than it takes to compute them. */
-static uint64_t patience(const struct kvstore *kv, uint64_t blocks)
-{
-    uint64_t tokens = blocks * kv->o.block_tokens;
-    double ns = cost_prefill_ns(kv->o.cost, 0,
-                                tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX);
-    if (ns < (double)KV_ROOM_LEAST) ns = (double)KV_ROOM_LEAST;
-    return ns < (double)kv->policy.room_wait ? (uint64_t)ns : kv->policy.room_wait;
-}
-
-enum kv_when kvstore_wait_room(struct kvstore *kv, uint32_t n,
-                               const struct kv_found *mine, uint64_t now)
-{
-    if (kvstore_has_room(kv, n, mine, now)) return KV_NOW;
-    kv->room_wanted = true;
-    if (n > (uint64_t)room_at_all(kv, now) + mine->busy) return KV_NEVER;
-
-    if (kv->short_since == 0 || now - kv->short_asked > KV_ROOM_ASKED)
-        kv->short_since = now;
-    kv->short_asked = now;
-    uint64_t lost = n - room_without_loss(kv, mine, now);
-    kv->short_until = kv->short_since + patience(kv, lost);
-    if (now < kv->short_until) return KV_LATER;
-    kv->short_since = 0;  // who comes next waits for itself
-    return KV_NOW;
-}
-
-/* Those used longest ago first; a conversation's ends for all of its blocks. */
-void kvstore_end_holds(struct kvstore *kv, uint32_t n, uint64_t now)
-{
-    const struct slots *s = kv->level[KV_DEVICE].slots;
-    count_held(kv, now);
-    for (uint32_t i = slots_coldest(s, NULL); i != SLOT_NONE;
-         i = slots_at(s, i)->newer) {
-        if (room_at_all(kv, now) >= n) return;
-        if (!resting(slots_at(s, i)) || kv_active(kv, i)) continue;
-        if (!held(kv, KV_DEVICE, i, now)) continue;
-        uint32_t r = kv_record_with_last(kv, kv_meta_at(kv, KV_DEVICE, i));
-        if (r != KV_NONE) kv_end_hold(kv, r);
-        kv_note(kv, KV_DEVICE, i)->held_until = 0;
-        count_held(kv, now);
-    }
 }
 
 // ---- G1: quiet for long -----------------------------------------------------------------------
@@ -305,7 +181,7 @@ void kv_free_quiet(struct kvstore *kv, uint64_t now)
             return;
         }
         next = slots_at(s, i)->newer;
-        if (!resting(slots_at(s, i)) || pass_active(kv, i, now)) continue;
+        if (!kv_resting(slots_at(s, i)) || pass_active(kv, i, now)) continue;
         struct policy_block b = describe(kv, KV_DEVICE, i, now);
         if (policy_may_free(&kv->policy, &b, now, false, false)) {
             kv_evict(kv, KV_DEVICE, i);
@@ -339,8 +215,7 @@ bool kv_scarce(const struct kvstore *kv, enum kv_source l, uint64_t now)
 {
     uint32_t capacity = slots_capacity(kv->level[l].slots);
     uint32_t stays = kv->level[l].unsaved;
-    if (l == KV_DEVICE)
-        stays = less(capacity, room_without_loss(kv, &nothing, now) + saving(kv));
+    if (l == KV_DEVICE) stays = kv_staying(kv, now);
     return stays > kv->policy.low * capacity;
 }
 
@@ -369,7 +244,7 @@ void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now)
         level->shed_at = i;
         if (looks == KV_LOOKS) return;
         next = slots_at(level->slots, i)->newer;
-        if (!resting(slots_at(level->slots, i))) continue;
+        if (!kv_resting(slots_at(level->slots, i))) continue;
         if (l == KV_DEVICE && pass_active(kv, i, now)) continue;
         if (!may_shed(kv, l, i, now)) continue;
         kv_evict(kv, l, i);
@@ -395,7 +270,7 @@ static int pass_staying(struct kvstore *kv, enum kv_source l, const uint64_t *te
         *out = slots_coldest(s, tenant);
         if (*out == SLOT_NONE) return level->tier->in_flight ? -EAGAIN : -ENOSPC;
         bool goes =
-            !held(kv, l, *out, now) && !kv_leads(kv, l, kv_meta_at(kv, l, *out));
+            !kv_held(kv, l, *out, now) && !kv_leads(kv, l, kv_meta_at(kv, l, *out));
         if (goes || level->n_passed >= all) {
             level->n_passed = 0;
             return goes ? 0 : -ENOSPC;

@@ -7,7 +7,10 @@
  *     kvstore_list.c          what is to be copied down, in order
  *     kvstore_store.c         the transfers down
  *     kvstore_room.c          freeing, quotas, watermarks
+ *     kvstore_wait.c          whether there is room, or somebody waits for it
  *     kvstore_records.c       the table of conversations
+ *     kvstore_names.c         what a restart finds a conversation by
+ *     kvstore_restart.c       conversations found again
  *     kvstore_conversations.c what can be asked and done by a conversation's name
  *     kvstore_forget.c        deleting one
  *     kvstore_check.c         the invariants
@@ -23,7 +26,9 @@
  *      unsaved is counted;
  *   4. every transfer that a tier has is one of ours;
  *   5. every place of a waiting wake is in its chain or free;
- *   6. a record is found by its name, its last block and its anchor, and is on the LRU list;
+ *   6. a record is found by its name, its last block, its anchor and its last block on the
+ *      SSD, and is on the LRU list; that block is on the SSD, and is the record's last one if
+ *      that is there;
  *   7. a block in a tier joins: the block before it is in that tier or in one below, or on its
  *      way there, so that whatever a restart finds on the SSD is found from its beginning.
  *      Until a tier loses a block to a failure, that is: what followed it stays for when it
@@ -129,20 +134,23 @@ struct kv_node {
     enum kv_node_kind kind;
 };
 
-enum kv_key { BY_NAME, BY_LAST, BY_ANCHOR, KV_KEYS };
+enum kv_key { BY_NAME, BY_LAST, BY_ANCHOR, BY_KEPT, KV_KEYS };
 
 struct kv_link {
     uint32_t prev, next;
 };
 
-/* About 230 bytes a conversation, with its share of the tables. */
+/* About 300 bytes a conversation, with its share of the tables. */
 struct kv_record {
     char name[KVSTORE_CONVERSATION];
     uint64_t tenant;
-    struct block_id last;    // its last block that is stored, if blocks > 0
-    struct block_id anchor;  // the last block of its latest prompt, if anchored
+    struct block_id last;       // its last block that is stored, if blocks > 0
+    struct block_id anchor;     // the last block of its latest prompt, if anchored
+    struct block_id last_kept;  // of its blocks on the SSD, if kept > 0
     uint64_t last_used, held_until;
+    uint64_t sequence;  // of its latest use: of all records, through restarts
     uint32_t tokens, blocks;
+    uint32_t kept;     // blocks that a restart finds it by, with last_kept
     uint32_t held;     // of the blocks, from the first: until held_until
     uint32_t running;  // wakes that have not been ended
     bool used, anchored;
@@ -155,7 +163,8 @@ struct kv_records {
     uint32_t *heads[KV_KEYS];  // (mask + 1)
     uint32_t max, n, mask;
     uint32_t oldest, newest, free;
-    uint32_t serial;  // of derived names
+    uint32_t serial;    // of derived names
+    uint64_t sequence;  // of the latest use
     /* Of the latest question by position, until the order changes. */
     uint32_t asked_position, asked_record;
 };
@@ -207,6 +216,11 @@ struct kvstore {
 static inline uint64_t kv_min(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+static inline bool kv_resting(const struct slot *s)
+{
+    return s->state == SLOT_READY && s->pins == 0;
 }
 
 static inline struct kv_note *kv_note(struct kvstore *kv, enum kv_source l, uint32_t i)
@@ -325,6 +339,8 @@ bool kv_scarce(const struct kvstore *kv, enum kv_source l, uint64_t now);
 /* As kvstore_make_room(), of what has copies or never gets any. */
 uint32_t kv_make_room_saved(struct kvstore *kv, uint32_t n, uint64_t now);
 bool kv_active(const struct kvstore *kv, uint32_t page);
+/* Is the block to stay in this level, as nobody else has it for a hold? */
+bool kv_held(const struct kvstore *kv, enum kv_source l, uint32_t i, uint64_t now);
 /* Free a READY, unpinned block of a level; counted as an eviction. */
 void kv_evict(struct kvstore *kv, enum kv_source l, uint32_t i);
 /* A copy of this block is no more: records whose last block it was go one up if it was
@@ -340,6 +356,13 @@ void kv_quiet_at(struct kvstore *kv, uint64_t at);
 void kv_free_quiet(struct kvstore *kv, uint64_t now);
 void kv_shed(struct kvstore *kv, enum kv_source l, uint64_t now);
 
+/* ---- kvstore_wait.c ---- */
+
+/* What is left of the idle pages is held, then: count them. */
+void kv_count_held(struct kvstore *kv, uint64_t now);
+/* Pages that cannot be freed without a loss, but for those on their way down. */
+uint32_t kv_staying(const struct kvstore *kv, uint64_t now);
+
 /* ---- kvstore_records.c ---- */
 
 NODISCARD int kv_records_open(struct kv_records **out, uint32_t max, struct err *err);
@@ -350,22 +373,44 @@ uint32_t kv_record_named(const struct kvstore *kv, uint64_t tenant, const char *
  * of this one; made where there is none and it can be.  KV_NONE. */
 uint32_t kv_record_of(struct kvstore *kv, const struct kv_prompt *p, bool make);
 uint32_t kv_record_with_last(const struct kvstore *kv, const struct block_meta *meta);
-/* Of a block that nothing follows, for a restart: with the name that it was stored with, which
- * the latest one keeps, or one derived from it. */
-void kv_record_leaf(struct kvstore *kv, const struct block_meta *leaf,
-                    const char *name);
-/* The name of the conversation that ends with the block; "". */
-void kv_record_label(const struct kvstore *kv, const struct block_meta *meta,
-                     char out[KVSTORE_CONVERSATION]);
+/* The next record that has the block by such a key, after one that does; KV_NONE: the first. */
+uint32_t kv_record_next(const struct kvstore *kv, enum kv_key key, uint32_t after,
+                        const struct block_meta *meta);
+/* For a restart: record i as it was kept, before kv_records_link_free(); it goes on to a block
+ * that follows its last one; one of a block that no name is known of.  Those whose
+ * entry is foreign are taken after all others. */
+void kv_record_restore(struct kvstore *kv, uint32_t i, const struct kept_name *name);
+void kv_record_extend(struct kvstore *kv, uint32_t i, const struct block_meta *leaf);
+void kv_record_derive(struct kvstore *kv, const struct block_meta *leaf);
+void kv_records_link_free(struct kv_records *rs, const struct tier *ssd);
+void kv_record_renew(struct kv_records *rs, uint32_t r);  // the newest from now on
 void kv_record_touch(struct kvstore *kv, uint32_t r, uint64_t now);
 /* NULL: it has no blocks any more. */
 void kv_record_set_last(struct kvstore *kv, uint32_t r, const struct block_id *last,
                         uint32_t blocks);
 void kv_record_set_anchor(struct kvstore *kv, uint32_t r,
                           const struct block_id *anchor);
+/* NULL: none of its blocks is on the SSD. */
+void kv_record_set_kept(struct kvstore *kv, uint32_t r, const struct block_id *last,
+                        uint32_t blocks);
 /* One use of it has ended. */
 void kv_record_release(struct kvstore *kv, uint32_t r);
 void kv_record_remove(struct kvstore *kv, uint32_t r);
 bool kv_records_check(const struct kvstore *kv);
+
+/* ---- kvstore_names.c ---- */
+
+/* The record's entry is to be what the record says. */
+void kv_name_put(struct kvstore *kv, uint32_t r);
+/* Its last block is another one, and may be on the SSD. */
+void kv_name_settle(struct kvstore *kv, uint32_t r);
+/* A block has landed on the SSD; it may have left it. */
+void kv_name_landed(struct kvstore *kv, const struct block_meta *meta);
+void kv_name_left(struct kvstore *kv, const struct block_meta *meta);
+bool kv_names_check(const struct kvstore *kv);
+
+/* ---- kvstore_restart.c ---- */
+
+NODISCARD int kv_find_sleepers(struct kvstore *kv, struct err *err);
 
 #endif

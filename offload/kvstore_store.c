@@ -176,7 +176,6 @@ static enum outcome store_page(struct kvstore *kv, uint32_t page, uint64_t now)
     t->io.meta = kv_slot(kv, KV_DEVICE, page)->meta;
     t->io.dir = TIER_STORE;
     t->io.buf = kv->pages.address(kv->pages.arg, page);
-    kv_record_label(kv, &t->io.meta, t->io.label);
     o = submit(kv, t, KV_DEVICE, page, now);
     if (o == GOES) slots_pin(kv->level[KV_DEVICE].slots, page);
     return o;
@@ -243,7 +242,6 @@ void kv_sink(struct kvstore *kv, struct kv_transfer *t, uint64_t now)
     t->level = KV_SSD;
     t->io.dir = TIER_STORE;
     t->io.buf = t->staging;
-    kv_record_label(kv, &t->io.meta, t->io.label);
     if (!may_sink(kv, t)) return;
     int rc = kv_transfer_submit(kv, t, now);
     uint32_t i;
@@ -326,6 +324,7 @@ static void stored(struct kvstore *kv, enum kv_source l, const struct block_meta
         .uses = from ? from->uses : 1,
     };
     kv->count.demoted_bytes[l] += kv->block_bytes;
+    if (l == KV_SSD) kv_name_landed(kv, meta);
     if (l == KV_RAM && kv->level[KV_SSD].slots && !kv_below(kv, KV_RAM, meta))
         kv_list_block(kv, KV_RAM, i);
 }

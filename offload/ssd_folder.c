@@ -118,8 +118,11 @@ int ssd_folder_file(struct ssd_folder *f, const char *name, int flags, int *out)
     bool there = is_there(f, name);
     int rc = open_file(f, name, flags, out);
     if (there || !is_there(f, name)) return rc;
-    f->made.file = true;
-    f->file = name;
+    for (int i = 0; i < SSD_FOLDER_FILES; i++) {
+        if (f->made.file[i]) continue;
+        f->made.file[i] = name;
+        break;
+    }
     return rc;
 }
 
@@ -172,7 +175,8 @@ static int take_lock(struct opening *x)
 
 static bool is_foreign(const char *name)
 {
-    return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND);
+    return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND) &&
+           strcmp(name, SSD_FOLDER_NAMES);
 }
 
 /* Our files stay out of a folder that is somebody else's, such as / or /dev: one that holds
@@ -219,7 +223,8 @@ int ssd_folder_open(struct ssd_folder *f, struct tier_ssd_found *found,
 
 void ssd_folder_close(struct ssd_folder *f)
 {
-    if (f->look && f->made.file) unlinkat(f->dir, f->file, 0);
+    for (int i = 0; f->look && i < SSD_FOLDER_FILES; i++)
+        if (f->made.file[i]) unlinkat(f->dir, f->made.file[i], 0);
     if (f->look && f->made.lock) unlinkat(f->dir, NAME_LOCK, 0);
     if (f->lock >= 0) close(f->lock);
     if (f->dir >= 0) close(f->dir);

@@ -15,15 +15,18 @@
 #include "offload/ssd_sys.h"
 #include "offload/tier.h"
 
+#define SSD_FOLDER_FILES 2        // beside the lock
+#define SSD_FOLDER_NAMES "names"  // ours too where the blocks have been deleted
+
 struct ssd_folder {
     const char *path;           // borrowed
     const struct ssd_sys *sys;  // borrowed
     bool look;                  // what was made is taken away again by the close
     int dir, lock;
     struct {
-        bool dir, lock, file;
+        bool dir, lock;
+        const char *file[SSD_FOLDER_FILES];  // the names of others, or NULL
     } made;
-    const char *file;  // the name of what was made
 };
 
 /* Add a sentence to what was found. */

@@ -1,6 +1,6 @@
-/* ssd_queue.h - transfers between a file and memory, many at a time, in any order.
+/* ssd_queue.h - transfers between files and memory, many at a time, in any order.
  *
- * Owns     a ring of io_uring, or worker threads.  Never the memory or the file.
+ * Owns     a ring of io_uring, or worker threads.  Never the memory or the files.
  * Caller   lends each struct ssd_op, and what its iov points to, from push to pop.  No more
  *          than `entries` are lent at a time.
  * Memory   all taken by open.
@@ -23,6 +23,7 @@ struct ssd_request {
 };
 
 struct ssd_op {
+    int fd;
     bool write;
     struct iovec *iov;
     unsigned n_iov;  // at most SSD_OP_SEGMENTS
@@ -48,11 +49,11 @@ struct ssd_queue {
     const struct ssd_queue_ops *ops;
 };
 
-/* The fd and sys are borrowed.  The first fails where the system has no io_uring, or not
+/* sys is borrowed.  The first fails where the system has no io_uring, or not
  * for us: -ENOSYS, -EPERM, -ENOMEM. */
-NODISCARD int ssd_uring_open(struct ssd_queue **out, int fd, unsigned entries,
+NODISCARD int ssd_uring_open(struct ssd_queue **out, unsigned entries,
                              const struct ssd_sys *sys);
-NODISCARD int ssd_threads_open(struct ssd_queue **out, int fd, unsigned entries,
+NODISCARD int ssd_threads_open(struct ssd_queue **out, unsigned entries,
                                const struct ssd_sys *sys, struct err *err);
 
 static inline void ssd_push(struct ssd_queue *q, struct ssd_op *op)

@@ -1,7 +1,7 @@
-/* ssd_run.h - one transfer of bytes that lie together in the file, seen through to its end.
+/* ssd_run.h - one transfer of bytes that lie together in a file, seen through to its end.
  *
  * Owns     nothing; a part of who made it.
- * Caller   fills at, total, write and the segments; calls ssd_run_aim() and pushes op, and
+ * Caller   fills fd, at, total, write and the segments; calls ssd_run_aim() and pushes op, and
  *          for each time that op comes back asks ssd_run_advance().
  *
  * The segments follow each other in the file.  Where they are fewer bytes than total, they
@@ -17,6 +17,8 @@
 
 #define SSD_RUN_BLOCKS (SSD_OP_SEGMENTS / 2)  // neighbouring slots in one transfer
 
+enum ssd_run_kind { SSD_RUN_MOVE, SSD_RUN_WIPE, SSD_RUN_NAMES };
+
 struct ssd_run {
     struct ssd_op op;
     struct iovec segment[SSD_OP_SEGMENTS];
@@ -26,7 +28,8 @@ struct ssd_run {
     unsigned tries;      // without a step forward
     int res;             // once ended: 0 or -errno
     /* the maker's own */
-    uint32_t slot;
+    enum ssd_run_kind kind;
+    uint32_t piece;  // of a wipe the slot, of names the page
     unsigned n_ios;
     struct tier_io *ios[SSD_RUN_BLOCKS];
     struct ssd_run *next;

@@ -21,7 +21,7 @@ void ssd_scan_close(struct ssd_scan *s)
 static void damaged(struct ssd_scan *s, uint32_t slot)
 {
     s->found->damaged++;
-    ssd_wipe_add(s->wipe, slot, false);
+    ssd_wipe_add(s->wipe, slot, NAME_GROUPS);
 }
 
 /* Two slots may hold one block: it was evicted, stored again elsewhere, and the first slot
@@ -33,7 +33,7 @@ static bool make_way(struct ssd_scan *s, const struct block_meta *meta,
     if (other == SLOT_NONE) return true;
     if (s->recent[other] >= sequence) return false;
     slots_release(s->slots, other);
-    ssd_wipe_add(s->wipe, other, false);
+    ssd_wipe_add(s->wipe, other, NAME_GROUPS);
     return true;
 }
 
@@ -49,11 +49,10 @@ void ssd_scan_take(struct ssd_scan *s, uint32_t slot, const struct disk_header *
 
     if (sequence > s->last) s->last = sequence;
     if (!make_way(s, &meta, sequence) || !slots_claim_at(s->slots, slot, &meta)) {
-        ssd_wipe_add(s->wipe, slot, false);
+        ssd_wipe_add(s->wipe, slot, NAME_GROUPS);
         return;
     }
     slots_commit(s->slots, slot);
-    if (s->labels) disk_header_label(h, s->labels[slot]);
     s->recent[slot] = sequence;
 }
 
@@ -95,7 +94,7 @@ static uint32_t drop_orphans(struct ssd_scan *s, struct place *places, uint32_t 
         }
         s->found->orphans++;
         slots_release(s->slots, places[i].slot);
-        ssd_wipe_add(s->wipe, places[i].slot, false);
+        ssd_wipe_add(s->wipe, places[i].slot, NAME_GROUPS);
     }
     return kept;
 }
@@ -149,7 +148,8 @@ static bool begin(struct reader *x, struct ssd_run *r)
         .n_segments = 1,
         .at = disk_slot_at(x->file->slot_bytes, x->next_slot),
         .total = DISK_PAGE,
-        .slot = x->next_slot++,
+        .piece = x->next_slot++,
+        .op.fd = x->file->fd,
     };
     ssd_run_aim(r);
     ssd_push(x->queue, &r->op);
@@ -160,9 +160,9 @@ static bool begin(struct reader *x, struct ssd_run *r)
 static void end(struct reader *x, struct ssd_run *r)
 {
     if (r->res == 0)
-        ssd_scan_take(x->scan, r->slot, &x->pages[r - x->runs]);
+        ssd_scan_take(x->scan, r->piece, &x->pages[r - x->runs]);
     else if (r->op.res != 0)
-        damaged(x->scan, r->slot);
+        damaged(x->scan, r->piece);
 }
 
 static void read_all(struct reader *x, uint32_t depth)

@@ -25,7 +25,6 @@ struct ssd_scan {
     const struct crypto_hash *fingerprint;
     uint64_t block_bytes;
     struct tier_ssd_found *found;
-    char (*labels)[BLOCK_LABEL];  // (capacity), all zeros: filled; or NULL
     /* the scan's own */
     uint64_t last;     // the greatest sequence number seen
     uint64_t *recent;  // (capacity) of each slot

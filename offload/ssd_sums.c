@@ -43,8 +43,8 @@ static void compute(const struct ssd_sums *s, struct ssd_sum *job)
 {
     const struct tier_io *io = job->io;
     if (io->dir == TIER_STORE)
-        disk_header_make(job->page, &io->meta, io->label, &s->fingerprint,
-                         job->sequence, io->buf, s->block_bytes);
+        disk_header_make(job->page, &io->meta, &s->fingerprint, job->sequence, io->buf,
+                         s->block_bytes);
     else
         job->right = disk_block_right(job->page, &io->meta, &s->fingerprint, io->buf,
                                       s->block_bytes);

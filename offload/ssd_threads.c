@@ -11,7 +11,6 @@
 struct ssd_threads {
     struct ssd_queue base;
     const struct ssd_sys *sys;  // borrowed
-    int fd;                     // borrowed
     pthread_t worker[WORKERS];
     unsigned n_workers;
     struct ssd_op *pushed, **pushed_end;  // the owner's, until kicked
@@ -56,7 +55,7 @@ static void *work(void *arg)
             continue;
         }
         pthread_mutex_unlock(&q->lock);
-        op->res = (op->write ? q->sys->write : q->sys->read)(q->sys, q->fd, op->iov,
+        op->res = (op->write ? q->sys->write : q->sys->read)(q->sys, op->fd, op->iov,
                                                              (int)op->n_iov, op->at);
         pthread_mutex_lock(&q->lock);
         put(&q->done_end, op);
@@ -127,14 +126,13 @@ static int start_workers(struct ssd_threads *q, unsigned n)
     return q->n_workers ? 0 : rc;
 }
 
-int ssd_threads_open(struct ssd_queue **out, int fd, unsigned entries,
+int ssd_threads_open(struct ssd_queue **out, unsigned entries,
                      const struct ssd_sys *sys, struct err *err)
 {
     struct ssd_threads *q = calloc(1, sizeof *q);
     if (!q) return err_set(err, -ENOMEM, "no memory for the SSD tier's threads");
     q->base.ops = &threads_ops;
     q->sys = sys;
-    q->fd = fd;
     q->pushed_end = &q->pushed;
     q->todo_end = &q->todo;
     q->done_end = &q->done;

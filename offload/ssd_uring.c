@@ -19,7 +19,6 @@ struct ssd_uring {
     struct ssd_queue base;
     struct io_uring ring;
     const struct ssd_sys *sys;  // borrowed
-    int fd;                     // borrowed
     struct ssd_op *waiting;     // for places in the submission ring
     bool table;                 // the system has one for the pieces
     struct iovec pieces[PIECES];
@@ -100,9 +99,9 @@ static void push_registered(struct ssd_uring *q, struct ssd_op *op)
         unsigned n = (unsigned)v->iov_len;
         int piece = (int)piece_of(q, v);
         if (op->write)
-            io_uring_prep_write_fixed(sqe, q->fd, v->iov_base, n, at, piece);
+            io_uring_prep_write_fixed(sqe, op->fd, v->iov_base, n, at, piece);
         else
-            io_uring_prep_read_fixed(sqe, q->fd, v->iov_base, n, at, piece);
+            io_uring_prep_read_fixed(sqe, op->fd, v->iov_base, n, at, piece);
         io_uring_sqe_set_data(sqe, &op->requests[i]);
         at += v->iov_len;
     }
@@ -114,9 +113,9 @@ static void push_vectored(struct ssd_uring *q, struct ssd_op *op)
     for (unsigned i = 0; i < op->n_iov; i++) bytes += op->iov[i].iov_len;
     struct io_uring_sqe *sqe = add_request(q, op, bytes);
     if (op->write)
-        io_uring_prep_writev(sqe, q->fd, op->iov, op->n_iov, op->at);
+        io_uring_prep_writev(sqe, op->fd, op->iov, op->n_iov, op->at);
     else
-        io_uring_prep_readv(sqe, q->fd, op->iov, op->n_iov, op->at);
+        io_uring_prep_readv(sqe, op->fd, op->iov, op->n_iov, op->at);
     io_uring_sqe_set_data(sqe, &op->requests[0]);
 }
 
@@ -218,8 +217,7 @@ static const struct ssd_queue_ops uring_ops = {
     .close = uring_close,
 };
 
-int ssd_uring_open(struct ssd_queue **out, int fd, unsigned entries,
-                   const struct ssd_sys *sys)
+int ssd_uring_open(struct ssd_queue **out, unsigned entries, const struct ssd_sys *sys)
 {
     int rc = sys->ring(sys);
     if (rc < 0) return rc;
@@ -233,7 +231,6 @@ int ssd_uring_open(struct ssd_queue **out, int fd, unsigned entries,
     }
     q->base.ops = &uring_ops;
     q->sys = sys;
-    q->fd = fd;
     *out = &q->base;
     return 0;
 }

@@ -5,14 +5,17 @@
 
 enum { LISTED = 1, HEADER = 2, WHOLE = 4, RUNNING = 8, OWED = 16 };
 
-int ssd_wipe_open(struct ssd_wipe *w, uint32_t capacity, struct err *err)
+int ssd_wipe_open(struct ssd_wipe *w, uint32_t capacity, uint32_t *owed,
+                  struct err *err)
 {
     *w = (struct ssd_wipe){
         .state = calloc(capacity, sizeof *w->state),
         .ring = malloc(capacity * sizeof *w->ring),
+        .group = malloc(capacity),
         .capacity = capacity,
+        .owed = owed,
     };
-    if (w->state && w->ring) return 0;
+    if (w->state && w->ring && w->group) return 0;
     ssd_wipe_close(w);
     return err_set(err, -ENOMEM, "no memory for a list of %u slots", capacity);
 }
@@ -21,6 +24,7 @@ void ssd_wipe_close(struct ssd_wipe *w)
 {
     free(w->state);
     free(w->ring);
+    free(w->group);
     *w = (struct ssd_wipe){0};
 }
 
@@ -41,12 +45,17 @@ static void skip_cancelled(struct ssd_wipe *w)
     }
 }
 
-void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, bool whole)
+void ssd_wipe_add(struct ssd_wipe *w, uint32_t slot, uint32_t group)
 {
     assert(slot < w->capacity);
+    bool whole = group < NAME_GROUPS;
     uint8_t *state = &w->state[slot];
     if (*state & RUNNING) return;  // a store that had to wait for it, and was given up
-    w->erasing += whole && !(*state & (WHOLE | OWED));
+    if (whole && !(*state & (WHOLE | OWED))) {
+        w->group[slot] = (uint8_t)group;
+        w->owed[group]++;
+        w->erasing++;
+    }
     *state |= whole || (*state & OWED) ? WHOLE : HEADER;
     *state &= (uint8_t)~OWED;
     list(w, slot);
@@ -62,9 +71,15 @@ bool ssd_wipe_cancel(struct ssd_wipe *w, uint32_t slot)
     return true;
 }
 
+static void paid(struct ssd_wipe *w, uint32_t slot)
+{
+    w->owed[w->group[slot]]--;
+    w->erasing--;
+}
+
 void ssd_wipe_overwritten(struct ssd_wipe *w, uint32_t slot)
 {
-    w->erasing -= (w->state[slot] & OWED) != 0;
+    if (w->state[slot] & OWED) paid(w, slot);
     w->state[slot] &= (uint8_t)~OWED;
 }
 
@@ -85,7 +100,7 @@ bool ssd_wipe_next(struct ssd_wipe *w, uint32_t *slot, bool *whole)
 void ssd_wipe_done(struct ssd_wipe *w, uint32_t slot)
 {
     assert(w->state[slot] & RUNNING);
-    w->erasing -= (w->state[slot] & WHOLE) != 0;
+    if (w->state[slot] & WHOLE) paid(w, slot);
     w->state[slot] = 0;
 }
 

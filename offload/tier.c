@@ -9,7 +9,6 @@ uint32_t tier_close(struct tier *t)
     if (!t) return 0;
     assert(t->in_flight == 0);
     struct slots *slots = t->slots;
-    tier_drop_labels(t);
     uint32_t left = t->medium->close(t);
     slots_close(slots);
     return left;
@@ -20,10 +19,15 @@ bool tier_lasts(const struct tier *t)
     return t->medium->lasts && t->medium->lasts(t);
 }
 
-void tier_drop_labels(struct tier *t)
+void tier_put_name(struct tier *t, uint32_t i, const struct kept_name *name)
 {
-    free(t->labels);
-    t->labels = NULL;
+    if (i < t->max_names) t->medium->put_name(t, i, name);
+}
+
+void tier_name_at(const struct tier *t, uint32_t i, struct kept_name *out)
+{
+    *out = (struct kept_name){0};
+    if (i < t->max_names) t->medium->name_at(t, i, out);
 }
 
 size_t tier_buffer_bytes(const struct tier *t)
@@ -41,14 +45,21 @@ int tier_register(struct tier *t, void *base, size_t bytes)
 static void look_at_clock(struct tier *t, uint64_t now)
 {
     if (!t->health.writable && now >= t->health.retry_at) t->health.writable = true;
-    if (now >= t->wipe_at) t->wipe_at = 0;
+    if (now >= t->wipes.at) t->wipes.at = 0;
+    if (now >= t->naming.at) t->naming.at = 0;
 }
 
-/* At the end of whatever may have found out that a wipe has failed. */
-static void rest_from_wiping(struct tier *t, uint64_t now)
+static void rest(struct tier_chore *c, uint64_t now)
 {
-    if (t->wipe_failed) t->wipe_at = now + TIER_WIPE_REST_NS;
-    t->wipe_failed = false;
+    if (c->failed) c->at = now + TIER_REST_NS;
+    c->failed = false;
+}
+
+/* At the end of whatever may have found out that a piece of a chore has failed. */
+static void rest_from_chores(struct tier *t, uint64_t now)
+{
+    rest(&t->wipes, now);
+    rest(&t->naming, now);
 }
 
 /* Stores that were in flight together fail together and count once: the first ends the
@@ -113,7 +124,7 @@ int tier_submit(struct tier *t, struct tier_io *io, uint64_t now)
     } else {
         slots_unpin(t->slots, io->slot);
     }
-    rest_from_wiping(t, now);
+    rest_from_chores(t, now);
     return rc;
 }
 
@@ -132,9 +143,9 @@ bool tier_await(struct tier *t, const struct tier_io *io)
     return t->medium->await && t->medium->await(t, io);
 }
 
-static void forget(struct tier *t, uint32_t slot, bool erase)
+static void forget(struct tier *t, uint32_t slot, uint32_t group)
 {
-    if (t->medium->forget) t->medium->forget(t, slot, erase);
+    if (t->medium->forget) t->medium->forget(t, slot, group);
 }
 
 static void settle_store(struct tier *t, const struct tier_io *io, uint64_t now)
@@ -148,7 +159,7 @@ static void settle_store(struct tier *t, const struct tier_io *io, uint64_t now)
     }
     // The slot itself may be what is broken, so all others come before it.
     slots_release_last(t->slots, io->slot);
-    forget(t, io->slot, false);
+    forget(t, io->slot, NAME_GROUPS);
     if (io->res != -ENODEV)
         store_failed(t, io->res, now);  // that is the source's fault
 }
@@ -167,7 +178,7 @@ static void settle_load(struct tier *t, const struct tier_io *io)
     // Another load of it may still be on its way; the last one takes the block along.
     if (slot->state == SLOT_LEAVING && slot->pins == 0) {
         slots_release_last(t->slots, io->slot);
-        forget(t, io->slot, false);
+        forget(t, io->slot, NAME_GROUPS);
     }
 }
 
@@ -189,35 +200,36 @@ size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now
             settle_load(t, io);
         }
     }
-    rest_from_wiping(t, now);
+    rest_from_chores(t, now);
     return n;
 }
 
 // ---- blocks --------------------------------------------------------------------------
 
-static int leave(struct tier *t, const struct block_id *id, bool erase)
+static int leave(struct tier *t, const struct block_id *id, uint32_t group)
 {
     uint32_t i = slots_find(t->slots, id);
     if (i == SLOT_NONE) return -ENOENT;
     const struct slot *slot = slots_at(t->slots, i);
     if (slot->state != SLOT_READY || slot->pins) return -EBUSY;
-    if (erase && !t->health.full) {
+    if (group < NAME_GROUPS && !t->health.full) {
         slots_release_last(t->slots, i);
     } else {
         slots_release(t->slots, i);
         t->roomy++;
     }
-    forget(t, i, erase);
+    forget(t, i, group);
     if (tier_waits_for_room(t)) t->health.retry_at = 0;  // this slot has its room
     return 0;
 }
 
 int tier_drop(struct tier *t, const struct block_id *id)
 {
-    return leave(t, id, false);
+    return leave(t, id, NAME_GROUPS);
 }
 
-int tier_erase(struct tier *t, const struct block_id *id)
+int tier_erase(struct tier *t, const struct block_id *id, uint32_t group)
 {
-    return leave(t, id, true);
+    assert(group < NAME_GROUPS);
+    return leave(t, id, group);
 }

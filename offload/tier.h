@@ -23,6 +23,7 @@
 #define OFFLOAD_TIER_H
 
 #include "kernels/copyq.h"
+#include "offload/name.h"
 #include "offload/slots.h"
 
 struct ssd_sys;
@@ -40,8 +41,7 @@ struct tier_io {
     struct block_meta meta;
     enum tier_dir dir;
     void *buf;
-    char label[BLOCK_LABEL];  // of a store: kept with the block where the medium can
-    bool sliced;              // of a load: slice by slice where the tier can
+    bool sliced;  // of a load: slice by slice where the tier can
     /* set by the tier, valid once reaped */
     int res;  // 0 or -errno
     /* the tier's own while in flight */
@@ -61,9 +61,12 @@ struct tier_medium {
     /* Of a load that was started: as copyq_arriving() and copyq_await().  Or NULL. */
     bool (*arriving)(struct tier *t, const struct tier_io *io);
     bool (*await)(struct tier *t, const struct tier_io *io);
-    /* The block in it is gone, and is not to be found by a restart; erase: none of its
-     * bytes may stay.  Or NULL. */
-    void (*forget)(struct tier *t, uint32_t slot, bool erase);
+    /* The block in it is gone, and is not to be found by a restart.  Unless `group` is
+     * NAME_GROUPS, none of its bytes may stay: tier_erase().  Or NULL. */
+    void (*forget)(struct tier *t, uint32_t slot, uint32_t group);
+    /* tier_put_name(), tier_name_at(); or NULL where max_names is 0. */
+    void (*put_name)(struct tier *t, uint32_t i, const struct kept_name *name);
+    void (*name_at)(const struct tier *t, uint32_t i, struct kept_name *out);
     bool (*lasts)(const struct tier *t);  // tier_lasts(); or NULL
     uint32_t (*close)(struct tier *t);    // tier_close()
 };
@@ -71,7 +74,15 @@ struct tier_medium {
 #define TIER_PAUSE_MIN_NS 1000000000u            // after a store that failed; doubled
 #define TIER_PAUSE_MAX_NS (60ull * 1000000000u)  // each time, up to here
 
-#define TIER_WIPE_REST_NS 1000000000u  // after a wipe that failed
+/* What a medium does beside transfers, piece by piece. */
+struct tier_chore {
+    uint32_t left;  // pieces, at most: then tier_reap() has work
+    int error;      // -errno of the latest that failed; 0 when none is left to do
+    bool failed;    // within a call: the medium says so, and gets a new `at`
+    uint64_t at;    // none is begun before, in ns
+};
+
+#define TIER_REST_NS 1000000000u  // after a piece that failed
 
 /* Is it that the device, a quota or the limit of a file's size leaves no room? */
 static inline bool tier_lacks_room(int rc)
@@ -95,19 +106,15 @@ struct tier {
     const struct tier_medium *medium;
     size_t block_bytes;
     struct slots *slots;
-    uint32_t in_flight, loading;  // transfers; of these, loads
-    uint32_t
-        to_wipe;  // slots, at most: tier_reap has work although nothing is in flight
-    uint32_t to_erase;  // that tier_erase() gave and that are not overwritten yet
-    int wipe_error;     // -errno of the latest that failed; 0 when none is left to do
-    bool wipe_failed;   // within a call: the medium says so, and gets a new wipe_at
-    uint64_t wipe_at;   // no wipe is begun before, in ns
-    uint32_t roomy;     // slots that are claimed first, because they had a block
-    uint32_t pieces;    // in which a sliced load comes; 0: it comes whole
+    uint32_t in_flight, loading;     // transfers; of these, loads
+    struct tier_chore wipes;         // slots whose block is gone
+    struct tier_chore naming;        // pages of the table of names
+    uint32_t to_erase[NAME_GROUPS];  // slots and pages that hold what was deleted
+    uint32_t roomy;   // slots that are claimed first, because they had a block
+    uint32_t pieces;  // in which a sliced load comes; 0: it comes whole
     struct tier_health health;
     struct bounce *bounce;  // tier_bounce()'s; NULL: none
-    /* (slots) the labels that were found at the open, until tier_drop_labels(); or NULL. */
-    char (*labels)[BLOCK_LABEL];
+    uint32_t max_names;     // 0: none are kept
     /* since open */
     uint64_t stored, loaded, failed;  // blocks, reaped
     uint64_t dropped_bad;             // of the failed: dropped for it
@@ -132,10 +139,13 @@ NODISCARD int tier_ram_open(struct tier **out, const struct tier_ram_options *o,
 
 #define TIER_SSD_DEPTH 1024  // most transfers in flight; beyond, a submit is -EAGAIN
 
+#define TIER_SSD_NAME_BYTES 258  // of memory for each of max_names
+
 struct tier_ssd_options {
     const char *dir;  // made with mode 0700 where it does not exist
     size_t block_bytes;
-    uint64_t bytes;  // of the file
+    uint64_t bytes;      // of the blocks' file
+    uint32_t max_names;  // of conversations that are kept beside the blocks
     struct crypto_hash fingerprint;
     uint32_t depth;  // transfers in flight, at most TIER_SSD_DEPTH
     bool no_uring;   // use threads with pread and pwrite although io_uring is there
@@ -188,10 +198,18 @@ NODISCARD int tier_register(struct tier *t, void *base, size_t bytes);
  * gone with the process.  It may block, and be asked from any thread until tier_close(). */
 bool tier_lasts(const struct tier *t);
 
-/* How many blocks that were dropped or erased a restart may still find, as the medium could
- * neither overwrite nor cut them out.  NULL is fine; in_flight must be 0. */
+/* How many blocks and pages of names that were dropped or erased a restart may still find, as
+ * the medium could neither overwrite nor cut them out.  NULL is fine; in_flight must be 0. */
 uint32_t tier_close(struct tier *t);
-void tier_drop_labels(struct tier *t);
+
+/* Conversation i < max_names is to be found by a restart as that; NULL: is not.  It is not
+ * written at once but soon, before naming.left is 0, at the latest when the tier is closed;
+ * until then the file may have what was there before.  A write that fails is tried again as
+ * long, and costs nothing else.  What replaces a name counts for the group of that one in
+ * to_erase, until no restart can find it. */
+void tier_put_name(struct tier *t, uint32_t i, const struct kept_name *name);
+/* What was put there last, or else found at the open; zeros beyond max_names. */
+void tier_name_at(const struct tier *t, uint32_t i, struct kept_name *out);
 
 size_t
 tier_buffer_bytes(const struct tier *t);  // block_bytes, rounded up to TIER_ALIGN
@@ -217,13 +235,13 @@ void tier_try_again(struct tier *t);
 size_t tier_reap(struct tier *t, struct tier_io **done, size_t cap, uint64_t now);
 
 /* Forget a block: -ENOENT, or -EBUSY while it is being stored or loaded.  A restart does not
- * find it when nothing is left to_wipe, or its slot holds another block.  tier_erase also
- * overwrites its bytes: at once, or (an SSD) before to_erase is 0, at the latest when the
+ * find it when no wipes are left, or its slot holds another block.  tier_erase also overwrites
+ * its bytes: at once, or (an SSD) before to_erase of that group is 0, at the latest when the
  * tier is closed.  What cannot be overwritten is tried again until then, and at the close
  * cut out of the file, so that at least no restart finds it; what cannot be cut out either
  * is counted by tier_close().  Its slot is used again after all others, but first where the
  * device was full. */
 NODISCARD int tier_drop(struct tier *t, const struct block_id *id);
-NODISCARD int tier_erase(struct tier *t, const struct block_id *id);
+NODISCARD int tier_erase(struct tier *t, const struct block_id *id, uint32_t group);
 
 #endif

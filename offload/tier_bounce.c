@@ -180,10 +180,20 @@ static void bounce_flush(struct tier *t)
     if (b->inner->flush) b->inner->flush(t);
 }
 
-static void bounce_forget(struct tier *t, uint32_t slot, bool erase)
+static void bounce_forget(struct tier *t, uint32_t slot, uint32_t group)
 {
     struct bounce *b = t->bounce;
-    if (b->inner->forget) b->inner->forget(t, slot, erase);
+    if (b->inner->forget) b->inner->forget(t, slot, group);
+}
+
+static void bounce_put_name(struct tier *t, uint32_t i, const struct kept_name *name)
+{
+    t->bounce->inner->put_name(t, i, name);  // max_names is 0 where there is none
+}
+
+static void bounce_name_at(const struct tier *t, uint32_t i, struct kept_name *out)
+{
+    t->bounce->inner->name_at(t, i, out);
 }
 
 static int bounce_register(struct tier *t, void *base, size_t bytes)
@@ -242,6 +252,8 @@ int tier_bounce(struct tier *t, struct copyq *copies, uint32_t depth, struct err
         .flush = bounce_flush,
         .reg = bounce_register,
         .forget = bounce_forget,
+        .put_name = bounce_put_name,
+        .name_at = bounce_name_at,
         .lasts = bounce_lasts,
         .close = bounce_close,
     };

@@ -91,10 +91,10 @@ static bool ram_await(struct tier *base, const struct tier_io *io)
     return copyq_await(ram_of(base)->copies, io->ticket);
 }
 
-static void ram_forget(struct tier *base, uint32_t slot, bool erase)
+static void ram_forget(struct tier *base, uint32_t slot, uint32_t group)
 {
     struct tier_ram *t = ram_of(base);
-    if (erase) memset(t->arena + slot * t->stride, 0, t->stride);
+    if (group < NAME_GROUPS) memset(t->arena + slot * t->stride, 0, t->stride);
 }
 
 static uint32_t ram_close(struct tier *base)

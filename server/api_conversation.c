@@ -15,13 +15,12 @@
 int api_check_conversation(const char *name, size_t n, const char *param,
                            struct api_error *e)
 {
-    bool good = n >= 1 && n < KVSTORE_CONVERSATION && block_label_letter(name[0]);
-    for (size_t i = 0; good && i < n; i++) good = block_label_takes(name[i]);
-    return good ? 0
-                : api_fail(e, 400, "invalid_value", param,
-                           "%s must be 1 to %d letters, digits and -_.:@, of which the "
-                           "first is a letter or a digit",
-                           param, KVSTORE_CONVERSATION - 1);
+    return name_right(name, n)
+               ? 0
+               : api_fail(e, 400, "invalid_value", param,
+                          "%s must be 1 to %d letters, digits and -_.:@, of which the "
+                          "first is a letter or a digit",
+                          param, KVSTORE_CONVERSATION - 1);
 }
 
 void api_call_name(struct api_call *c, const char *name)

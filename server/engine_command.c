@@ -70,6 +70,12 @@ static int unless_moving(const struct engine *e, uint64_t tenant,
     return c->moving ? -EINPROGRESS : -EBUSY;
 }
 
+static int why_not_erased(const struct tier *ssd)
+{
+    if (!ssd) return 0;
+    return ssd->wipes.error ? ssd->wipes.error : ssd->naming.error;
+}
+
 /* One that is gone already may be so for a moment only, as far as a restart can tell. */
 static int forget(const struct engine *e, uint64_t tenant, struct engine_command *c)
 {
@@ -80,8 +86,8 @@ static int forget(const struct engine *e, uint64_t tenant, struct engine_command
         c->rc = rc;
         c->gone = true;
     }
-    c->wipe_error = e->o.ssd ? e->o.ssd->wipe_error : 0;
-    return kvstore_erasing(e->o.store) ? -EINPROGRESS : c->rc;
+    c->wipe_error = why_not_erased(e->o.ssd);
+    return kvstore_erasing(e->o.store, tenant, c->name) ? -EINPROGRESS : c->rc;
 }
 
 static int hold(struct kvstore *store, uint64_t tenant, struct engine_command *c,

@@ -24,23 +24,38 @@ static void tell(const struct tier *t, uint64_t *told)
 
 static void tell_of_wipes(const struct tier *t, int *told)
 {
-    if (!t || t->wipe_error == *told) return;
-    if (t->wipe_error)
+    if (t->wipes.error == *told) return;
+    if (t->wipes.error)
         log_line(LOG_WARN,
                  "the %s tier cannot overwrite blocks that were deleted or pushed out: "
                  "%s; it is tried again each second, and until then a restart may find "
                  "them",
-                 t->medium->name, strerror(-t->wipe_error));
+                 t->medium->name, strerror(-t->wipes.error));
     else
         log_line(LOG_INFO, "the %s tier has overwritten them all", t->medium->name);
-    *told = t->wipe_error;
+    *told = t->wipes.error;
+}
+
+static void tell_of_names(const struct tier *t, int *told)
+{
+    if (t->naming.error == *told) return;
+    if (t->naming.error)
+        log_line(LOG_WARN,
+                 "the %s tier cannot write the names of conversations: %s; it is tried "
+                 "again each second, and until then a restart finds what was there",
+                 t->medium->name, strerror(-t->naming.error));
+    else
+        log_line(LOG_INFO, "the %s tier has written the names", t->medium->name);
+    *told = t->naming.error;
 }
 
 void engine_tell_tiers(struct engine *e)
 {
     tell(e->o.ram, &e->told_pause[0]);
     tell(e->o.ssd, &e->told_pause[1]);
+    if (!e->o.ssd) return;
     tell_of_wipes(e->o.ssd, &e->told_wipe);
+    tell_of_names(e->o.ssd, &e->told_naming);
 }
 
 void engine_tell_end(const struct engine *e, const struct kvstore_counters *before,

@@ -66,9 +66,9 @@ struct engine {
     double busy_ns, request_ns;
     uint64_t now;   // of this turn
     bool arriving;  // the next step waits for blocks: its time measures nothing
-    uint64_t told_pause[2];  // of RAM and SSD: the latest the log was told of
-    int told_wipe;           // likewise the SSD's wipe_error
-    uint64_t tenants_at;     // when the bytes of tenants are published next
+    uint64_t told_pause[2];      // of RAM and SSD: the latest the log was told of
+    int told_wipe, told_naming;  // likewise the errors of the SSD's chores
+    uint64_t tenants_at;         // when the bytes of tenants are published next
 
     pthread_t thread;
     bool started, joined;  // the opener's

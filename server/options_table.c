@@ -89,7 +89,7 @@ static const struct option table[] = {
      "file `blocks` in it that is damaged, or of another model or size, is made anew; where "
      "that cannot be, the server says so and runs without the SSD. Empty: none."},
     {"ssd_size", OPTION_SIZE, FIELD(ssd_size), "16G", MIB, 1024 * TIB, NULL,
-     "conversations", "Bytes of the file in that folder."},
+     "conversations", "Bytes of the file `blocks` in that folder."},
     {"ssd_io", OPTION_CHOICE, FIELD(ssd_io), "auto", 0, 0, "auto|threads", "conversations",
      "How the file is read and written: auto is by io_uring, and by threads where the system "
      "has none."},
@@ -107,7 +107,8 @@ static const struct option table[] = {
      "At the end, when all replies are over, blocks are copied down for at most this long."},
     {"max_conversations", OPTION_COUNT, FIELD(max_conversations), "16384", 1, 1u << 24,
      NULL, "conversations",
-     "Most conversations that are listed; beyond, the one used longest ago is forgotten."},
+     "Most conversations that are listed; beyond, the one used longest ago is forgotten. "
+     "Each takes 256 bytes of a file `names` in the SSD's folder."},
     {"share", TEXT(share), "", 0, OPTION_TEXT - 1, NULL, "conversations",
      "Tenants that share blocks, and see each other's conversations: names with commas, "
      "groups apart by semicolons. Others share nothing."},

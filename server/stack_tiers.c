@@ -303,8 +303,9 @@ void stack_close_tiers(struct stack *s)
     if (left > 0)
         log_line(
             LOG_WARN,
-            "SSD tier: %u blocks that were deleted or displaced could neither be "
-            "overwritten nor cut out of its file, so that a restart may find them; "
-            "delete the file to be rid of them",
+            "SSD tier: %u blocks or pages of names that were deleted or displaced "
+            "could "
+            "neither be overwritten nor cut out of their file, so that a restart may "
+            "find them; delete the folder to be rid of them",
             left);
 }

@@ -66,7 +66,9 @@ uint64_t tiers_bytes(const struct tiers_options *o, uint32_t blocks,
     if (ssd >= SLOT_NONE) ssd = SLOT_NONE - 1;
     uint64_t sum = kvstore_bytes(&k);
     if (ram > 0) sum += ram * block_bytes + slots_bytes(ram) + kvstore_note_bytes(ram);
-    if (ssd > 0) sum += slots_bytes((uint32_t)ssd) + kvstore_note_bytes((uint32_t)ssd);
+    if (ssd > 0)
+        sum += slots_bytes((uint32_t)ssd) + kvstore_note_bytes((uint32_t)ssd) +
+               (uint64_t)TIER_SSD_NAME_BYTES * o->max_conversations;
     sum += (uint64_t)buffers(o) * block_bytes;
     if (ssd > 0 && o->device) sum += (uint64_t)depth(o) * block_bytes;
     return sum;
@@ -135,6 +137,7 @@ static struct tier_ssd_options ssd_options(const struct tiers_options *o, size_t
         .dir = o->ssd_dir,
         .block_bytes = block,
         .bytes = o->ssd_bytes,
+        .max_names = o->max_conversations,
         .fingerprint = o->fingerprint,
         .depth = depth(o),
         .no_uring = o->ssd_threads,

@@ -119,7 +119,7 @@ static void plain_copy(struct bench *b, unsigned char *arena, enum what what)
     keep_best(&b->plain[what], began);
 }
 
-static void plain_file(struct bench *b, struct ssd_queue *q, enum what what)
+static void plain_file(struct bench *b, struct ssd_queue *q, int fd, enum what what)
 {
     static struct ssd_run runs[DEPTH];
     struct ssd_run *free_runs[DEPTH];
@@ -134,6 +134,7 @@ static void plain_file(struct bench *b, struct ssd_queue *q, enum what what)
                                   .n_segments = 1,
                                   .at = i * b->block,
                                   .total = b->block};
+            r->op.fd = fd;
             r->op.write = what == STORE;
             ssd_run_aim(r);
             ssd_push(q, &r->op);
@@ -216,13 +217,13 @@ static void bench_ssd(struct bench *b, const char *folder, enum way way)
     int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | (found.direct ? O_DIRECT : 0), 0600);
     need(fd >= 0 && posix_fallocate(fd, 0, (off_t)TOTAL) == 0, "no plain file");
-    rc = found.uring ? ssd_uring_open(&q, fd, DEPTH, &ssd_sys_real)
-                     : ssd_threads_open(&q, fd, DEPTH, &ssd_sys_real, &err);
+    rc = found.uring ? ssd_uring_open(&q, DEPTH, &ssd_sys_real)
+                     : ssd_threads_open(&q, DEPTH, &ssd_sys_real, &err);
     need(rc == 0, "no queue");
     for (int round = 0; round < ROUNDS; round++) {
         for (int w = 0; w < WHATS; w++) {
             through_tier(b, t, (enum what)w);
-            plain_file(b, q, (enum what)w);
+            plain_file(b, q, fd, (enum what)w);
         }
         drop_all(b, t);
     }

@@ -4,9 +4,9 @@
  *
  * The file that FAULT_IO names holds "SERIAL KIND FROM COUNT" and is read at every call, so
  * that a test changes it under a running server.  KIND is eio or shortr for preadv; enospc,
- * eiow or shortw for pwritev; else none.  Calls of that direction are numbered from 0 since
+ * eiow or shortw for pwritev; else none.  Of `names` writes fail where it is names.  Calls of that direction are numbered from 0 since
  * SERIAL changed; those in [FROM, FROM + COUNT) fail, and each adds a byte to FAULT_IO.hits.
- * Only files named `blocks` are touched.  A ring's transfers do not come by here. */
+ * Only files named `blocks`, or `names`, are touched.  A ring's transfers do not come by here. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,12 +25,11 @@ typedef ssize_t (*vector_io)(int fd, const struct iovec *v, int n, off_t at);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long serial, calls;  // guarded by it
 
-static bool is_blocks(int fd)
+static bool is_file(int fd, const char *name)
 {
-    static const char name[] = "/blocks";
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof path), tail = sizeof name - 1;
+    ssize_t n = readlink(link, path, sizeof path), tail = (ssize_t)strlen(name);
     return n > tail && memcmp(path + n - tail, name, (size_t)tail) == 0;
 }
 
@@ -49,11 +48,13 @@ static bool choose(int fd, bool write, char kind[16])
 {
     const char *control = getenv("FAULT_IO");
     long asked, from, count;
-    FILE *f = control && is_blocks(fd) ? fopen(control, "r") : NULL;
+    bool names = is_file(fd, "/names");
+    FILE *f = control && (names || is_file(fd, "/blocks")) ? fopen(control, "r") : NULL;
     if (!f) return false;
     int read = fscanf(f, "%ld %15s %ld %ld", &asked, kind, &from, &count);
     fclose(f);
-    if (read != 4 || !strcmp(kind, "none")) return false;
+    if (read != 4 || !strcmp(kind, "none") || names != !strcmp(kind, "names"))
+        return false;
     bool of_read = !strcmp(kind, "eio") || !strcmp(kind, "shortr");
     if (of_read == write) return false;
 

@@ -62,6 +62,19 @@ def ask(server, prompt, tokens=8, headers=None):
     return (choice["text"], choice["finish_reason"], choice["logprobs"]), usage
 
 
+def names(server):
+    """Of all conversations that the server lists."""
+    found, after = [], ""
+    while True:
+        status, _, body = server.request("GET", f"/v1/conversations?limit=1000{after}")
+        assert status == 200, body
+        page = [c["id"] for c in json.loads(body)["data"]]
+        if not page:
+            return found
+        found += page
+        after = f"&after={page[-1]}"
+
+
 def cached(usage):
     return usage["prompt_tokens_details"]["cached_tokens"]
 

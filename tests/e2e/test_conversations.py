@@ -132,6 +132,57 @@ def test_what_was_deleted_is_not_there_after_a_kill(tmp_path):
         assert adds_up(talk(server, "gone", 3, n=800)) == dict.fromkeys(TIERS, 0)
 
 
+def kill(server):
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+
+
+def listed(server):
+    return {c["id"] for c in ask(server, "GET", "")[1]["data"]}
+
+
+def test_two_names_that_end_with_one_block_are_there_after_a_kill_until_deleted(tmp_path):
+    flags, table = tiers(tmp_path), tmp_path / "ssd" / "names"
+
+    def written(name):
+        return name.encode() + b"\0" in table.read_bytes()
+
+    server = Server("tiny-rand", *flags)
+    for name in ("one", "two"):
+        talk(server, name, 3)
+        assert wait_for(lambda: written(name))
+    kill(server)
+    server = Server("tiny-rand", *flags)
+    assert listed(server) == {"one", "two"}
+    sizes = [ask(server, "GET", "/" + name)[1]["bytes"]["ssd"] for name in ("one", "two")]
+    assert sizes[0] == sizes[1] > 0
+    assert ask(server, "DELETE", "/one")[0] == 200
+    assert not written("one") and written("two")
+    kill(server)
+    with Server("tiny-rand", *flags) as server:
+        assert listed(server) == {"two"}
+        assert ask(server, "GET", "/two")[1]["bytes"]["ssd"] == sizes[1]
+        assert ask(server, "DELETE", "/two")[0] == 200
+    with Server("tiny-rand", *flags) as server:
+        assert listed(server) == set()
+        assert adds_up(talk(server, "one", 3)) == dict.fromkeys(TIERS, 0)
+
+
+def test_a_name_goes_on_to_what_it_said_last_through_a_stop(tmp_path):
+    flags = tiers(tmp_path)
+    body = {"messages": USER, "temperature": 0, "max_tokens": 40}
+    with Server("tiny-rand", *flags) as server:
+        for turn in range(2):
+            headers = {"X-Conversation-Id": "one"}
+            answer = json.loads(server.request("POST", CHAT, body, headers)[2])
+            body["messages"] = [*body["messages"], answer["choices"][0]["message"],
+                                {"role": "user", "content": words(5)}]
+        tokens = ask(server, "GET", "/one")[1]["tokens"]
+    with Server("tiny-rand", *flags) as server:
+        assert listed(server) == {"one"}
+        assert ask(server, "GET", "/one")[1]["tokens"] == tokens
+
+
 def test_a_hold_is_refused_where_others_could_not_work_beside_it(tmp_path):
     with Server("tiny-rand", "--ssd", str(tmp_path / "ssd"), "--ssd-size", "64M",
                 "--kv-blocks", "64") as server:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from raw import wait_for
 from server import Server, preload
 from sleepers import (storm, BLOCK, LAZY, Cold, ask, cached, prompt_of, tiers, wait_copied,
                       wait_slots)
@@ -178,3 +179,31 @@ def test_what_cannot_be_overwritten_is_not_said_to_be_deleted(tmp_path, faults):
         assert "has overwritten them all" in server.log()
     with Server("tiny-rand", *flags(folder), env=faults.env) as server:
         assert " 0 blocks are there again" in server.log()
+
+
+def test_a_name_that_cannot_be_overwritten_holds_up_its_own_deletion_alone(tmp_path, faults):
+    folder = tmp_path / "kv"
+
+    def delete(server, name):
+        status, _, body = server.request("DELETE", f"/v1/conversations/{name}")
+        return status, body.decode()
+
+    def written(name):
+        return name.encode() + b"\0" in (folder / "names").read_bytes()
+
+    with Server("tiny-rand", *flags(folder), env=faults.env) as server:
+        ask(server, PROMPTS[0], 1, {"X-Conversation-Id": "one"})
+        assert wait_for(lambda: written("one"))
+        faults.set("names", 0, 1 << 40)
+        ask(server, PROMPTS[1], 1, {"X-Conversation-Id": "two"})
+        assert wait_for(lambda: "cannot write the names" in server.log())
+        for _ in range(2):
+            status, answer = delete(server, "one")
+            assert status == 503 and "Input/output error" in answer
+        assert written("one")
+        assert delete(server, "three")[0] == 404
+        faults.set("none")
+        assert delete(server, "one")[0] == 404
+        assert not written("one")
+        assert wait_for(lambda: written("two"))
+        assert "has written the names" in server.log()

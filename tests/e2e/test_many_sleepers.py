@@ -1,6 +1,5 @@
 """Many conversations asleep: all are listed, each wakes, and a restart has them all.
 SLEEPERS=10000 for more than the ordinary 1,000."""
-import json
 import os
 import random
 import time
@@ -8,7 +7,8 @@ import time
 import pytest
 
 from server import Server, together
-from sleepers import BLOCK, ask, kept, prompt_of, slot_count, tiers, wait_copied, wait_slots
+from sleepers import (BLOCK, ask, kept, names, prompt_of, slot_count, tiers, wait_copied,
+                      wait_slots)
 
 SLEEPERS = int(os.environ.get("SLEEPERS", "1000"))
 BLOCKS = 12
@@ -22,19 +22,6 @@ def prompt(i):
 
 def name_of(i):
     return {"X-Conversation-Id": f"sleeper-{i}"}
-
-
-def names(server):
-    """Of all conversations that the server lists."""
-    found, after = [], ""
-    while True:
-        status, _, body = server.request("GET", f"/v1/conversations?limit=1000{after}")
-        assert status == 200, body
-        page = [c["id"] for c in json.loads(body)["data"]]
-        if not page:
-            return found
-        found += page
-        after = f"&after={page[-1]}"
 
 
 def wake_at_random(server, said, seed):

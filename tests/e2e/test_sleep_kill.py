@@ -9,7 +9,7 @@ import time
 import pytest
 
 from server import REPORT, Server
-from sleepers import BLOCK, Cold, ask, kept, prompt_of, slot_count, tiers
+from sleepers import BLOCK, Cold, ask, kept, names, prompt_of, slot_count, tiers
 
 KILLS = int(os.environ.get("KILLS", "25"))
 CONVERSATIONS = 24
@@ -143,3 +143,34 @@ def test_a_kill_loses_nothing_that_begins_with_what_others_use_all_the_time(tmp_
             again, usage = ask(server, prompt, 4)
             assert again == said and kept(usage) == (system + own) * BLOCK
             assert usage["dormouse"]["computed"]["new"] == 1
+
+
+def test_no_name_that_was_deleted_comes_back_from_a_kill(tmp_path):
+    """Conversations that share stems, and so blocks, under a name each that is used once."""
+    folder = tmp_path / "kv"
+    flags = tiers(200, ssd=folder, slots=500)
+    choose = random.Random(11)
+    used, deleted, found = set(), set(), 0
+    for k in range(max(KILLS // 3, 4)):
+        server = Server("tiny-rand", *flags)
+        listed = set(names(server))
+        assert not listed & deleted
+        assert all(n in used or n.startswith("conv-") for n in listed)
+        found += len(listed & used)
+        new = {f"kill-{k}-{i}" for i in range(6)}
+        for name in sorted(new):
+            prompt = history(choose.randrange(6), choose.randrange(TURNS))
+            ask(server, prompt, 4, {"X-Conversation-Id": name})
+        used |= new
+        time.sleep(choose.uniform(0, 0.4))
+        there = sorted((listed & used) | new)
+        for name in choose.sample(there, len(there) // 2):
+            status, _, body = server.request("DELETE", f"/v1/conversations/{name}")
+            assert status in (200, 404), body
+            deleted.add(name)
+        time.sleep(choose.uniform(0, 0.1))
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        content = (folder / "names").read_bytes()
+        assert not [n for n in deleted if n.encode() + b"\0" in content]
+    assert found >= KILLS // 3

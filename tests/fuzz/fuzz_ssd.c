@@ -22,7 +22,7 @@ static size_t header_from(struct disk_header *h, const uint8_t *data, size_t siz
     struct block_meta m = {.depth = data[1] % 6, .tenant = data[2] % 3};
     m.id.bytes[0] = (uint8_t)(1 + data[3] % 32);
     if (m.depth > 0) m.parent.bytes[0] = (uint8_t)(1 + data[4] % 32);
-    disk_header_make(h, &m, "a-name", &ours, data[5], "", 0);
+    disk_header_make(h, &m, &ours, data[5], "", 0);
     h->block_bytes = 4096;
     size_t raw = data[0] & 1 ? data[6] % 80 : 0;
     if (raw > size - 8) raw = size - 8;
@@ -38,15 +38,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct crypto_hash ours = {{1}};
     struct tier_ssd_found found = {0};
     struct ssd_wipe wipe;
-    static char labels[CAPACITY][BLOCK_LABEL];
-    memset(labels, 0, sizeof labels);
-    struct ssd_scan s = {.labels = labels,
-                         .wipe = &wipe,
-                         .fingerprint = &ours,
-                         .block_bytes = 4096,
-                         .found = &found};
+    uint32_t owed[NAME_GROUPS] = {0};
+    struct ssd_scan s = {
+        .wipe = &wipe, .fingerprint = &ours, .block_bytes = 4096, .found = &found};
     must(slots_open(&s.slots, CAPACITY, NULL) == 0);
-    must(ssd_wipe_open(&wipe, CAPACITY, NULL) == 0 && ssd_scan_open(&s, NULL) == 0);
+    must(ssd_wipe_open(&wipe, CAPACITY, owed, NULL) == 0 &&
+         ssd_scan_open(&s, NULL) == 0);
 
     for (uint32_t i = 0; i < CAPACITY && size >= 8; i++) {
         size_t n = header_from(&h, data, size);
@@ -55,7 +52,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     must(ssd_scan_order(&s, NULL) == 0);
     must(slots_check(s.slots) && slots_used(s.slots) == found.blocks);
-    for (uint32_t i = 0; i < CAPACITY; i++) must(labels[i][BLOCK_LABEL - 1] == 0);
     for (uint32_t i; (i = slots_coldest(s.slots, NULL)) != SLOT_NONE;) {
         const struct block_meta *m = &slots_at(s.slots, i)->meta;
         uint32_t parent = slots_find(s.slots, &m->parent);

@@ -140,11 +140,25 @@ static inline void quiesce(struct storm *s)
     world_settle(&s->w);
 }
 
-/* The store and its pages begin anew; only the SSD's blocks are still there. */
+/* Whoever was in the table of names is called so again. */
+static inline void expect_names(const struct world *w, const struct kept_name *before)
+{
+    for (uint32_t i = 0; i < FAKE_NAMES; i++) {
+        struct kv_conversation c;
+        if (!before[i].name[0]) continue;
+        if (!kvstore_conversation_find(w->kv, before[i].tenant, before[i].name, &c))
+            fail_msg("%s has lost its name", before[i].name);
+        assert_true(c.blocks[KV_SSD] > before[i].depth);
+    }
+}
+
+/* The store and its pages begin anew; only what is on the SSD is still there. */
 static inline void restart(struct storm *s)
 {
     struct world *w = &s->w;
+    struct kept_name names[FAKE_NAMES] = {0};
     quiesce(s);
+    if (w->ssd) memcpy(names, w->ssd->names, sizeof names);
     kvstore_close(w->kv);
     assert_int_equal(fake_free(&w->pages), w->pages.n);
     if (w->o.ram) {
@@ -155,8 +169,8 @@ static inline void restart(struct storm *s)
         assert_int_equal(tier_ram_open(&w->o.ram, &ram, &err), 0);
         fault_install(&s->ram, w->o.ram, 0, 0, -EIO);
     }
-    if (w->ssd) fake_give_labels(w->ssd);
     world_start(w);
+    if (s->calm && !w->weak) expect_names(w, names);
     s->restarts++;
 }
 

@@ -1,5 +1,5 @@
 /* kvstore_world.h - a store over a few pages of host memory, RAM by the CPU's copy queue, and
- * an SSD that is a piece of memory which delays, fails and damages as it is told.
+ * an SSD of its own (fake_ssd.h).
  *
  * What a page must hold follows from all the tokens up to its end, not from its name, so
  * that a name given to the wrong bytes is seen.
@@ -8,7 +8,7 @@
 #define TESTS_OFFLOAD_KVSTORE_WORLD_H
 
 #include "offload/kvstore.h"
-#include "tests/offload/blocks.h"
+#include "tests/offload/fake_ssd.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,6 @@
 #include <cmocka.h>
 
 #define B          KV_BLOCK_TOKENS
-#define PAGE       192  // bytes of a block
 #define MAX_PAGES  160
 #define MAX_BLOCKS 140
 #define MAX_STORES 32  // a policy may ask for so many
@@ -86,108 +85,6 @@ static inline void *fake_address(void *arg, uint32_t page)
     return ((struct fake_pages *)arg)->bytes + page * TIER_ALIGN;
 }
 
-// ---- the SSD -----------------------------------------------------------------------------
-
-struct fake_ssd {
-    struct tier base;
-    unsigned char *bytes;
-    char (*labels)[BLOCK_LABEL];  // as they were stored
-    struct tier_io *flying[64];
-    uint32_t wait[64];  // polls until it lands
-    uint32_t n_flying, depth;
-    uint64_t seed;
-    uint32_t max_wait;
-    uint64_t calls, fail_at,
-        fail_until;   // starts and landings in [fail_at, fail_until)
-    int broken;       // nothing lands whole: the -errno
-    uint32_t damage;  // of 1000 loads
-};
-
-static inline bool fake_fails(struct fake_ssd *s)
-{
-    uint64_t n = ++s->calls;
-    return n >= s->fail_at && n < s->fail_until;
-}
-
-static inline int fake_start(struct tier *t, struct tier_io *io)
-{
-    struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
-    if (s->n_flying == s->depth || fake_fails(s)) return -EAGAIN;
-    s->wait[s->n_flying] = s->max_wait ? (uint32_t)(mix64(&s->seed) % s->max_wait) : 0;
-    s->flying[s->n_flying++] = io;
-    return 0;
-}
-
-static inline struct tier_io *fake_finish(struct tier *t)
-{
-    struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
-    for (uint32_t i = 0; i < s->n_flying; i++) {
-        if (s->wait[i] > 0) {
-            s->wait[i]--;
-            continue;
-        }
-        struct tier_io *io = s->flying[i];
-        s->flying[i] = s->flying[--s->n_flying];
-        s->wait[i] = s->wait[s->n_flying];
-        unsigned char *slot = s->bytes + (size_t)io->slot * PAGE;
-        if (io->dir == TIER_STORE) {
-            memcpy(slot, io->buf, PAGE);
-            memcpy(s->labels[io->slot], io->label, BLOCK_LABEL);
-        } else {
-            memcpy(io->buf, slot, PAGE);
-        }
-        io->res = 0;
-        if (io->dir == TIER_LOAD && mix64(&s->seed) % 1000 < s->damage) {
-            memset(io->buf, 0xdd, PAGE);
-            io->res = -EBADMSG;
-        }
-        if (fake_fails(s) || s->broken) {
-            memset(io->dir == TIER_LOAD ? io->buf : slot, 0xcc, PAGE);
-            io->res = s->broken ? s->broken : -EIO;
-        }
-        return io;
-    }
-    return NULL;
-}
-
-static inline void fake_forget(struct tier *t, uint32_t slot, bool erase)
-{
-    struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
-    if (erase) memset(s->bytes + (size_t)slot * PAGE, 0, PAGE);
-}
-
-static inline uint32_t fake_close(struct tier *t)
-{
-    struct fake_ssd *s = CONTAINER_OF(t, struct fake_ssd, base);
-    free(s->bytes);
-    free(s->labels);
-    free(s);
-    return 0;
-}
-
-static const struct tier_medium fake_medium = {
-    .name = "ssd",
-    .start = fake_start,
-    .finish = fake_finish,
-    .forget = fake_forget,
-    .close = fake_close,
-};
-
-static inline struct fake_ssd *fake_ssd_open(uint32_t capacity)
-{
-    struct fake_ssd *s = calloc(1, sizeof *s);
-    struct err err;
-    assert_non_null(s);
-    s->base.medium = &fake_medium;
-    s->base.block_bytes = PAGE;
-    s->base.health.writable = true;
-    s->bytes = calloc(capacity, PAGE);
-    s->labels = calloc(capacity, sizeof *s->labels);
-    s->depth = ARRAY_LEN(s->flying);
-    assert_int_equal(slots_open(&s->base.slots, capacity, &err), 0);
-    return s;
-}
-
 // ---- the world ---------------------------------------------------------------------------
 
 struct world {
@@ -211,15 +108,6 @@ static inline void world_start(struct world *w)
     if (kvstore_open(&w->kv, &w->o, &err) < 0) fail_msg("%s", err.msg);
 }
 
-/* As an SSD tier that is opened again gives them. */
-static inline void fake_give_labels(struct fake_ssd *s)
-{
-    size_t n = slots_capacity(s->base.slots) * sizeof *s->labels;
-    s->base.labels = malloc(n);
-    assert_non_null(s->base.labels);
-    memcpy(s->base.labels, s->labels, n);
-}
-
 static inline void world_open(struct world *w, struct sizes s)
 {
     struct err err;
@@ -235,7 +123,7 @@ static inline void world_open(struct world *w, struct sizes s)
                   fake_free, fake_shared, fake_address},
         .block_tokens = B,
         .max_wakes = 8,
-        .max_conversations = 32,
+        .max_conversations = FAKE_NAMES,
     };
     policy_defaults(&w->o.policy);
     w->o.policy.residency = w->o.policy.keep_for = 0;
@@ -254,10 +142,27 @@ static inline void world_open(struct world *w, struct sizes s)
     world_start(w);
 }
 
+/* Each entry is a conversation's, and its block is there. */
+static inline bool fake_names_hold(const struct world *w)
+{
+    struct kv_conversation c;
+    for (uint32_t i = 0; w->ssd && i < FAKE_NAMES; i++) {
+        const struct kept_name *n = &w->ssd->names[i];
+        if (!n->name[0]) continue;
+        uint32_t slot = slots_find(w->o.ssd->slots, &n->last);
+        if (slot == SLOT_NONE ||
+            slots_at(w->o.ssd->slots, slot)->meta.depth != n->depth)
+            return false;
+        if (!kvstore_conversation_find(w->kv, n->tenant, n->name, &c)) return false;
+    }
+    return true;
+}
+
 static inline void world_step(struct world *w)
 {
     kvstore_step(w->kv, w->now);
     assert_true(kvstore_check(w->kv));
+    assert_true(fake_names_hold(w));
 }
 
 /* So many steps that whatever is due is done. */

@@ -150,7 +150,6 @@ static void restart(struct world *w)
 {
     world_settle(w);
     kvstore_close(w->kv);
-    fake_give_labels(w->ssd);
     world_start(w);
 }
 
@@ -202,39 +201,6 @@ static void of_two_branches_of_a_name_the_latest_has_it_after_a_restart(void **s
     assert_int_equal(found(&w, &edited).by[KV_SSD], 5);
     assert_int_equal(kvstore_forget(w.kv, 0, "mine"), 0);
     world_close(&w);
-}
-
-/* The second of the two may have its block in the SSD alone, or in RAM too. */
-static void
-a_deleted_name_is_not_there_again_where_another_ended_with_its_block(void **state)
-{
-    (void)state;
-    for (uint32_t ram = 0; ram <= 16; ram += 16) {
-        for (int deleted = 0; deleted < 2; deleted++) {
-            struct world w;
-            world_open(&w, (struct sizes){16, ram, 32});
-            struct text one = chat(0, 4, 1), two = one;
-            strcpy(one.name, "one");
-            strcpy(two.name, "two");
-            turn(&w, &one, 0, 0);
-            world_pass(&w, 100 * SEC);
-            turn(&w, &two, 0, 0);
-            world_pass(&w, 100 * SEC);
-            where(&w, &one, 0, ram ? 4 : 0, 4);
-            struct text *gone = deleted ? &two : &one, *kept = deleted ? &one : &two;
-            assert_int_equal(kvstore_forget(w.kv, 0, gone->name), 0);
-            assert_true(kvstore_check(w.kv));
-            world_pass(&w, 100 * SEC);
-            assert_true(kvstore_check(w.kv));
-            restart(&w);
-            struct kv_conversation c;
-            assert_false(kvstore_conversation_find(w.kv, 0, gone->name, &c));
-            assert_int_equal(kvstore_conversation_find(w.kv, 0, kept->name, &c),
-                             ram > 0);
-            assert_int_equal(found(&w, kept).blocks, ram ? 4 : 3);
-            world_close(&w);
-        }
-    }
 }
 
 static enum kv_state state_of(const struct world *w, const struct text *t)
@@ -325,8 +291,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_conversation_has_its_name_again_after_a_restart),
         cmocka_unit_test(of_two_branches_of_a_name_the_latest_has_it_after_a_restart),
-        cmocka_unit_test(
-            a_deleted_name_is_not_there_again_where_another_ended_with_its_block),
         cmocka_unit_test(
             deleting_takes_the_bytes_from_every_tier_but_what_others_share),
         cmocka_unit_test(deleting_takes_older_replies_and_what_is_above_a_gap_too),

@@ -257,9 +257,9 @@ static void a_tier_with_slots_to_wipe_is_stepped_until_they_are(void **state)
     struct world w;
     world_open(&w, (struct sizes){8, 0, 8});
     assert_true(kvstore_next(w.kv, w.now) == UINT64_MAX);
-    w.ssd->base.to_wipe = 1;
+    w.ssd->base.wipes.left = 1;
     assert_true(kvstore_next(w.kv, w.now) == w.now);
-    w.ssd->base.to_wipe = 0;
+    w.ssd->base.wipes.left = 0;
     assert_true(kvstore_next(w.kv, w.now) == UINT64_MAX);
     world_close(&w);
 }

@@ -195,7 +195,7 @@ static void what_lies_behind_a_gap_does_not_count(void **state)
     assert_true(fd >= 0 && unlink(path) == 0);
     assert_int_equal(ftruncate(fd, SEGMENTS * DISK_PAGE), 0);
     fault_sys_init(&f);
-    if (ssd_uring_open(&q, fd, SEGMENTS, &f.sys) < 0) skip();
+    if (ssd_uring_open(&q, SEGMENTS, &f.sys) < 0) skip();
     if (ssd_register(q, buf, SEGMENTS * DISK_PAGE, DISK_PAGE) < 0) skip();
     for (int k = 0; k < 4 * SEGMENTS; k++) {
         uint64_t n = 1 + (uint64_t)k % SEGMENTS;
@@ -204,7 +204,7 @@ static void what_lies_behind_a_gap_does_not_count(void **state)
         struct iovec v[SEGMENTS];
         for (int i = 0; i < SEGMENTS; i++)
             v[i] = (struct iovec){buf + i * DISK_PAGE, DISK_PAGE};
-        struct ssd_op op = {.write = write, .iov = v, .n_iov = SEGMENTS};
+        struct ssd_op op = {.fd = fd, .write = write, .iov = v, .n_iov = SEGMENTS};
         ssd_push(q, &op);
         ssd_kick(q);
         assert_ptr_equal(ssd_pop(q, true), &op);
@@ -398,10 +398,10 @@ static void what_leaves_a_full_device_makes_room_at_once(void **state)
         assert_int_equal(store(w.tier, 6, 0), -EFBIG);
         assert_int_equal(store(w.tier, 6, 0), -EROFS);
         end_wipes(w.tier, 1);
-        assert_int_equal(w.tier->wipe_error, 0);  // there was nothing to wipe
+        assert_int_equal(w.tier->wipes.error, 0);  // there was nothing to wipe
         for (uint32_t c = 0; c < 3; c++) {
             struct block_id id = block_name(c, 0);
-            int rc = erase ? tier_erase(w.tier, &id) : tier_drop(w.tier, &id);
+            int rc = erase ? tier_erase(w.tier, &id, 0) : tier_drop(w.tier, &id);
             assert_int_equal(rc, 0);
             struct block_meta m = block_meta_of(c + 6, 0);
             block_fill(buf, BLOCK_BYTES, &m);

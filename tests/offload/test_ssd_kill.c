@@ -22,7 +22,7 @@ static void submit_one(struct round *x, struct tier *t, uint32_t i)
     uint64_t r = mix64(&x->random);
     struct block_meta victim;
     if (slots_used(t->slots) > CAPACITY * 3 / 4 && coldest(t, NULL, &victim))
-        (void)!(r & 1 ? tier_drop(t, &victim.id) : tier_erase(t, &victim.id));
+        (void)!(r & 1 ? tier_drop(t, &victim.id) : tier_erase(t, &victim.id, 0));
     struct tier_io *io = &x->io[i];
     *io = (struct tier_io){
         .meta = block_meta_of((uint32_t)(r >> 8) % CONVERSATIONS,

@@ -131,7 +131,7 @@ static void what_was_dropped_does_not_come_back(void **state)
     struct block_id a = block_name(1, 5), b = block_name(1, 4);
     uint64_t erased = slot_of(&w, 1, 4);
     assert_int_equal(tier_drop(w.tier, &a), 0);
-    assert_int_equal(tier_erase(w.tier, &b), 0);
+    assert_int_equal(tier_erase(w.tier, &b, 0), 0);
     world_restart(&w);
     assert_int_equal(w.found.blocks, 4);
     assert_int_equal(w.found.damaged + w.found.orphans, 0);
@@ -149,11 +149,11 @@ static void erased_bytes_are_gone_soon_without_a_restart(void **state)
     store(w.tier, 1, 0);
     uint64_t at = slot_of(&w, 1, 0);
     struct block_id id = block_name(1, 0);
-    assert_int_equal(tier_erase(w.tier, &id), 0);
-    assert_int_equal(w.tier->to_wipe, 1);
-    assert_int_equal(w.tier->to_erase, 1);
+    assert_int_equal(tier_erase(w.tier, &id, 0), 0);
+    assert_int_equal(w.tier->wipes.left, 1);
+    assert_int_equal(w.tier->to_erase[0], 1);
     end_wipes(w.tier, 1);
-    assert_int_equal(w.tier->to_erase, 0);
+    assert_int_equal(w.tier->to_erase[0], 0);
     unsigned char bytes[SLOT_BYTES];
     peek(&w, at, bytes, sizeof bytes);
     for (size_t i = 0; i < sizeof bytes; i++) assert_int_equal(bytes[i], 0);
@@ -401,61 +401,9 @@ static void a_file_of_noise_holds_nothing(void **state)
     world_close(&w);
 }
 
-static void store_labelled(struct world *w, uint32_t conversation, const char *label)
-{
-    unsigned char *buf = take_buffer(BUFFER_BYTES);
-    struct tier_io io = {.meta = block_meta_of(conversation, 0), .buf = buf};
-    io.dir = TIER_STORE;
-    memcpy(io.label, label, strlen(label));
-    block_fill(buf, BLOCK_BYTES, &io.meta);
-    assert_int_equal(tier_submit(w->tier, &io, 1), 0);
-    tier_flush(w->tier);
-    assert_ptr_equal(reap_one(w->tier, 1), &io);
-    assert_int_equal(io.res, 0);
-    free(buf);
-}
-
-static const char *label_of(const struct world *w, uint32_t conversation)
-{
-    struct block_id id = block_name(conversation, 0);
-    return w->tier->labels[slots_find(w->tier->slots, &id)];
-}
-
-static void a_label_is_there_again_and_none_that_could_not_be_one(void **state)
-{
-    (void)state;
-    static const char longest[] =
-        "a-label-of-just-the-63-characters-that-are-there-for-one-012345";
-    struct world w;
-    open_world(&w, 8);
-    assert_int_equal(strlen(longest), BLOCK_LABEL - 1);
-    store_labelled(&w, 1, "user:7_a@b.c");
-    store_labelled(&w, 2, longest);
-    store_labelled(&w, 3, "");
-    store_labelled(&w, 4, "with a \"quote\"");
-    store_labelled(&w, 5, "stays");
-    struct disk_header h;
-    uint64_t at = slot_of(&w, 5, 0);
-    peek(&w, at, &h, sizeof h);
-    memset(h.label, 'x', sizeof h.label);  // no end
-    h.sum = checksum_xxh3(&h, DISK_PAGE - sizeof h.sum);
-    world_stop(&w);
-    poke(&w, at, &h, sizeof h);
-    world_start(&w);
-    assert_int_equal(w.found.blocks, 5);
-    assert_string_equal(label_of(&w, 1), "user:7_a@b.c");
-    assert_string_equal(label_of(&w, 2), longest);
-    for (uint32_t c = 3; c <= 5; c++) assert_string_equal(label_of(&w, c), "");
-    tier_drop_labels(w.tier);
-    assert_null(w.tier->labels);
-    assert_int_equal(load(w.tier, 1, 0), 0);
-    world_close(&w);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_label_is_there_again_and_none_that_could_not_be_one),
         cmocka_unit_test(every_block_is_there_again),
         cmocka_unit_test(
             conversations_keep_their_order_and_their_deepest_block_goes_first),

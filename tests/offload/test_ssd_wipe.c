@@ -22,18 +22,18 @@ static void open_and_erase(struct world *w, struct ssd_sys *sys)
     assert_int_equal(store(w->tier, 1, 0), 0);
     sys->write = write_no_zeros;
     struct block_id id = block_name(1, 0);
-    assert_int_equal(tier_erase(w->tier, &id), 0);
+    assert_int_equal(tier_erase(w->tier, &id, 0), 0);
 }
 
 static void open_and_refuse(struct world *w, struct ssd_sys *sys)
 {
     open_and_erase(w, sys);
     struct tier_io *none;
-    while (w->tier->wipe_error == 0)
+    while (w->tier->wipes.error == 0)
         assert_int_equal(tier_reap(w->tier, &none, 1, 1), 0);
-    assert_int_equal(w->tier->wipe_error, -EIO);
-    assert_int_equal(w->tier->to_erase, 1);
-    assert_true(w->tier->wipe_at == 1 + TIER_WIPE_REST_NS);
+    assert_int_equal(w->tier->wipes.error, -EIO);
+    assert_int_equal(w->tier->to_erase[0], 1);
+    assert_true(w->tier->wipes.at == 1 + TIER_REST_NS);
 }
 
 static void expect_zeros(const struct world *w)
@@ -57,12 +57,47 @@ static void a_wipe_that_failed_is_done_again_after_a_rest(void **state)
     open_and_refuse(&w, &sys);
     sys.write = ssd_sys_real.write;
     for (int i = 0; i < 100; i++)
-        assert_int_equal(tier_reap(w.tier, &none, 1, TIER_WIPE_REST_NS), 0);
-    assert_int_equal(w.tier->to_erase, 1);
-    end_wipes(w.tier, 1 + TIER_WIPE_REST_NS);
-    assert_int_equal(w.tier->to_erase, 0);
-    assert_int_equal(w.tier->wipe_error, 0);
+        assert_int_equal(tier_reap(w.tier, &none, 1, TIER_REST_NS), 0);
+    assert_int_equal(w.tier->to_erase[0], 1);
+    end_wipes(w.tier, 1 + TIER_REST_NS);
+    assert_int_equal(w.tier->to_erase[0], 0);
+    assert_int_equal(w.tier->wipes.error, 0);
     expect_zeros(&w);
+    world_close(&w);
+}
+
+static ssize_t write_no_zeros_at_0(const struct ssd_sys *sys, int fd,
+                                   const struct iovec *v, int n, uint64_t at)
+{
+    bool first = at == disk_slot_at(SLOT_BYTES, 0);
+    return first ? write_no_zeros(sys, fd, v, n, at)
+                 : ssd_sys_real.write(sys, fd, v, n, at);
+}
+
+static void a_slot_that_cannot_be_wiped_holds_up_its_own_group_alone(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ssd_sys sys = ssd_sys_real;
+    struct tier_io *none;
+    world_ssd(&w, "/tmp", 40);
+    w.ssd.sys = &sys;
+    w.ssd.no_uring = true;
+    world_start(&w);
+    for (uint32_t i = 0; i < 40; i++) assert_int_equal(store(w.tier, i, 0), 0);
+    sys.write = write_no_zeros_at_0;
+    for (uint32_t i = 0; i < 40; i++) {  // the first lies in slot 0
+        struct block_id id = block_name(i, 0);
+        assert_int_equal(tier_erase(w.tier, &id, i / 4), 0);
+        assert_int_equal(w.tier->to_erase[i / 4], i % 4 + 1);
+    }
+    for (uint64_t now = 1; now < 20; now++)
+        for (int i = 0; i < 100; i++, usleep(20))
+            assert_int_equal(tier_reap(w.tier, &none, 1, now * TIER_REST_NS), 0);
+    assert_int_equal(w.tier->to_erase[0], 1);
+    for (int g = 1; g < NAME_GROUPS; g++) assert_int_equal(w.tier->to_erase[g], 0);
+    assert_int_equal(w.tier->wipes.error, -EIO);
+    sys.write = ssd_sys_real.write;
     world_close(&w);
 }
 
@@ -72,13 +107,13 @@ static void what_is_stored_over_a_block_erases_it_too(void **state)
     struct world w;
     struct ssd_sys sys;
     open_and_refuse(&w, &sys);
-    assert_int_equal(w.tier->to_wipe, 1);
+    assert_int_equal(w.tier->wipes.left, 1);
     assert_int_equal(store(w.tier, 2, 0), 0);
-    assert_int_equal(w.tier->to_erase, 0);
-    assert_int_equal(w.tier->to_wipe, 0);
-    assert_int_equal(w.tier->wipe_error, 0);
+    assert_int_equal(w.tier->to_erase[0], 0);
+    assert_int_equal(w.tier->wipes.left, 0);
+    assert_int_equal(w.tier->wipes.error, 0);
     sys.write = ssd_sys_real.write;
-    end_wipes(w.tier, 1 + TIER_WIPE_REST_NS);
+    end_wipes(w.tier, 1 + TIER_REST_NS);
     assert_int_equal(load(w.tier, 2, 0), 0);
     world_close(&w);
 }
@@ -132,11 +167,11 @@ static void a_wipe_whose_failure_a_store_finds_out_rests_from_then(void **state)
     int rc;
     while ((rc = tier_submit(w.tier, &io, 7)) == -EAGAIN) usleep(100);
     assert_int_equal(rc, 0);
-    assert_int_equal(w.tier->wipe_error, -EIO);
-    assert_true(w.tier->wipe_at == 7 + TIER_WIPE_REST_NS);
+    assert_int_equal(w.tier->wipes.error, -EIO);
+    assert_true(w.tier->wipes.at == 7 + TIER_REST_NS);
     while (tier_reap(w.tier, &done, 1, 7) == 0) tier_flush(w.tier);
     assert_int_equal(io.res, 0);
-    assert_int_equal(w.tier->wipe_error, 0);
+    assert_int_equal(w.tier->wipes.error, 0);
     world_close(&w);
 }
 
@@ -159,7 +194,7 @@ erased_bytes_are_gone_though_what_comes_next_fails_to_be_written(void **state)
     world_start(&w);
     assert_int_equal(store(w.tier, 1, 0), 0);
     struct block_id id = block_name(1, 0);
-    assert_int_equal(tier_erase(w.tier, &id), 0);
+    assert_int_equal(tier_erase(w.tier, &id, 0), 0);
     sys.write = write_no_headers;
     assert_int_equal(store(w.tier, 2, 0), -EIO);  // in the same slot
     end_wipes(w.tier, 1);
@@ -174,6 +209,7 @@ int main(void)
         cmocka_unit_test(
             erased_bytes_are_gone_though_what_comes_next_fails_to_be_written),
         cmocka_unit_test(a_wipe_that_failed_is_done_again_after_a_rest),
+        cmocka_unit_test(a_slot_that_cannot_be_wiped_holds_up_its_own_group_alone),
         cmocka_unit_test(what_is_stored_over_a_block_erases_it_too),
         cmocka_unit_test(what_can_neither_be_wiped_nor_cut_out_is_counted_by_the_close),
         cmocka_unit_test(a_wipe_whose_failure_a_store_finds_out_rests_from_then),

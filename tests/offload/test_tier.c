@@ -94,7 +94,7 @@ static void a_block_is_invisible_until_its_store_is_reaped(void **state)
     assert_int_equal(load(w.tier, 1, 0), -ENOENT);
     assert_int_equal(store(w.tier, 1, 0), -EEXIST);
     assert_int_equal(tier_drop(w.tier, &io.meta.id), -EBUSY);
-    assert_int_equal(tier_erase(w.tier, &io.meta.id), -EBUSY);
+    assert_int_equal(tier_erase(w.tier, &io.meta.id, 0), -EBUSY);
     assert_ptr_equal(reap_one(w.tier, 1), &io);
     assert_true(has(w.tier, 1, 0));
     free(buf);
@@ -252,7 +252,7 @@ static void a_device_is_full_until_a_store_finds_room_on_it(void **state)
     uint32_t slots[2];
     for (int i = 0; i < 2; i++) {
         slots[i] = slots_find(w.tier->slots, &m[i].id);
-        assert_int_equal(tier_erase(w.tier, &m[i].id), 0);
+        assert_int_equal(tier_erase(w.tier, &m[i].id, 0), 0);
     }
     end_wipes(w.tier, 2);
     for (int i = 0; i < 2; i++) {
@@ -338,8 +338,8 @@ static void moving_blocks_allocates_nothing(void **state)
         struct block_meta victim;
         if (slots_used(w.tier->slots) == 8) {
             assert_true(coldest(w.tier, NULL, &victim));
-            int rc =
-                n % 3 ? tier_drop(w.tier, &victim.id) : tier_erase(w.tier, &victim.id);
+            int rc = n % 3 ? tier_drop(w.tier, &victim.id)
+                           : tier_erase(w.tier, &victim.id, 0);
             assert_int_equal(rc, 0);
         }
         _Alignas(TIER_ALIGN) unsigned char buf[BUFFER_BYTES] = {0};
@@ -423,7 +423,7 @@ static void storm_act(struct storm *x, struct tier *t)
     uint64_t tenant = n % 3;
     switch (r % 8) {
     case 0: (void)!tier_drop(t, &m.id); break;
-    case 1: (void)!tier_erase(t, &m.id); break;
+    case 1: (void)!tier_erase(t, &m.id, 0); break;
     case 2:
         if (coldest(t, r >> 32 & 1 ? &tenant : NULL, &victim))
             assert_int_equal(tier_drop(t, &victim.id), 0);

@@ -72,7 +72,7 @@ static void erased_bytes_are_gone_and_dropped_ones_are_not_copied(void **state)
     struct block_meta m = block_meta_of(1, 0), n = block_meta_of(2, 0);
     size_t stride = ALIGN_UP(BLOCK_BYTES, 64);
     assert_true(block_holds(s.arena, BLOCK_BYTES, &m));
-    assert_int_equal(tier_erase(t, &m.id), 0);
+    assert_int_equal(tier_erase(t, &m.id, 0), 0);
     for (size_t i = 0; i < stride; i++) assert_int_equal(s.arena[i], 0);
     assert_true(block_holds(s.arena + stride, BLOCK_BYTES, &n));
     tier_close(t);

@@ -171,7 +171,7 @@ static inline struct tier_io *reap_one(struct tier *t, uint64_t now)
 static inline void end_wipes(struct tier *t, uint64_t now)
 {
     struct tier_io *none;
-    for (; t->to_wipe; usleep(20)) assert_int_equal(tier_reap(t, &none, 1, now), 0);
+    for (; t->wipes.left; usleep(20)) assert_int_equal(tier_reap(t, &none, 1, now), 0);
 }
 
 static inline int move(struct tier *t, enum tier_dir dir, const struct block_meta *m,
@@ -179,7 +179,7 @@ static inline int move(struct tier *t, enum tier_dir dir, const struct block_met
 {
     struct tier_io io = {.meta = *m, .dir = dir, .buf = buf};
     int rc = tier_submit(t, &io, now);
-    if (rc == -EAGAIN && t->to_wipe) {  // the slot it was given is being wiped
+    if (rc == -EAGAIN && t->wipes.left) {  // the slot it was given is being wiped
         end_wipes(t, now);
         rc = tier_submit(t, &io, now);
     }

@@ -1,0 +1,78 @@
+/* kvstore_names.c - what a restart finds a conversation by: its entry in the table that lies
+ * beside the SSD's blocks (struct kept_name), at the record's number.
+ *
+ * An entry ends with the last of the conversation's blocks as soon as that one is on the SSD.
+ * Until then it ends where it did, and what has gone down of a new turn is found as what
+ * follows that.  Blocks leave the SSD from the end: the entry goes up with them.
+ */
+#include "offload/kvstore_state.h"
+
+/* A block of that name that is the last of so many. */
+static bool on_ssd(const struct kvstore *kv, const struct block_id *id, uint32_t blocks)
+{
+    const struct slots *s = kv->level[KV_SSD].slots;
+    uint32_t i = s && blocks ? slots_find(s, id) : SLOT_NONE;
+    return i != SLOT_NONE && slots_at(s, i)->state == SLOT_READY &&
+           slots_at(s, i)->meta.depth + 1 == blocks;
+}
+
+static bool ends_with_last(const struct kv_record *x)
+{
+    return x->kept == x->blocks && block_id_equal(&x->last_kept, &x->last);
+}
+
+void kv_name_put(struct kvstore *kv, uint32_t r)
+{
+    const struct kv_record *x = &kv->records->at[r];
+    if (!kv->o.ssd) return;
+    if (!x->used || x->kept == 0) {
+        tier_put_name(kv->o.ssd, r, NULL);
+        return;
+    }
+    struct kept_name name = {
+        .tenant = x->tenant,
+        .last = x->last_kept,
+        .depth = x->kept - 1,
+        .tokens = ends_with_last(x) ? x->tokens : x->kept * kv->o.block_tokens,
+        .sequence = x->sequence,
+    };
+    memcpy(name.name, x->name, sizeof name.name);
+    tier_put_name(kv->o.ssd, r, &name);
+}
+
+void kv_name_settle(struct kvstore *kv, uint32_t r)
+{
+    const struct kv_record *x = &kv->records->at[r];
+    if (on_ssd(kv, &x->last, x->blocks)) kv_record_set_kept(kv, r, &x->last, x->blocks);
+    kv_name_put(kv, r);
+}
+
+void kv_name_landed(struct kvstore *kv, const struct block_meta *meta)
+{
+    uint32_t r = kv_record_with_last(kv, meta);
+    for (; r != KV_NONE; r = kv_record_next(kv, BY_LAST, r, meta))
+        kv_name_settle(kv, r);
+}
+
+/* The block before it is there too, but where one was lost to a failure. */
+void kv_name_left(struct kvstore *kv, const struct block_meta *meta)
+{
+    uint32_t r;
+    if (on_ssd(kv, &meta->id, meta->depth + 1)) return;
+    bool up = on_ssd(kv, &meta->parent, meta->depth);
+    while ((r = kv_record_next(kv, BY_KEPT, KV_NONE, meta)) != KV_NONE) {
+        kv_record_set_kept(kv, r, up ? &meta->parent : NULL, meta->depth);
+        kv_name_put(kv, r);
+    }
+}
+
+bool kv_names_check(const struct kvstore *kv)
+{
+    const struct kv_records *rs = kv->records;
+    for (uint32_t r = rs->oldest; r != KV_NONE; r = rs->at[r].newer) {
+        const struct kv_record *x = &rs->at[r];
+        if (x->kept && !on_ssd(kv, &x->last_kept, x->kept)) return false;
+        if (on_ssd(kv, &x->last, x->blocks) && !ends_with_last(x)) return false;
+    }
+    return true;
+}

@@ -1,0 +1,272 @@
+#include "offload/ssd_names.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define READ_BYTES ((size_t)1 << 20)  // at a time
+
+enum {
+    LISTED = 1,  // to be written: in the ring, or as soon as it flies no more
+    FLYING = 2,
+    LANDED = 4,  // the file may have something of it
+};
+
+struct ssd_name_page {
+    uint8_t state;
+    uint64_t owed, flying;  // groups: since the latest write began; until it has ended
+};
+
+// ---- what is owed ----------------------------------------------------------------------
+
+static void settle(struct ssd_names *n, uint64_t groups)
+{
+    for (; groups; groups &= groups - 1) n->owed[__builtin_ctzll(groups)]--;
+}
+
+static void owe(struct ssd_names *n, struct ssd_name_page *p, const struct kept_name *x)
+{
+    uint32_t group = name_group(x->tenant, x->name);
+    uint64_t bit = UINT64_C(1) << group;
+    if (p->owed & bit || !(p->state & (LANDED | FLYING))) return;
+    p->owed |= bit;
+    n->owed[group]++;
+}
+
+// ---- pages -----------------------------------------------------------------------------
+
+static void push(struct ssd_names *n, uint32_t page)
+{
+    n->ring[(n->first + n->n++) % n->n_pages] = page;
+}
+
+static void list(struct ssd_names *n, uint32_t page)
+{
+    uint8_t *state = &n->page[page].state;
+    if (!(*state & (LISTED | FLYING))) push(n, page);
+    *state |= LISTED;
+}
+
+void ssd_names_put(struct ssd_names *n, uint32_t i, const struct kept_name *name)
+{
+    assert(i < n->max);
+    static const struct kept_name none;
+    struct disk_name *e = &n->table[i], next;
+    struct kept_name was;
+    disk_name_make(&next, name ? name : &none, &n->fingerprint);
+    if (memcmp(e, &next, sizeof next) == 0) return;
+    if (disk_name_read(e, &n->fingerprint, &was) == DISK_OURS &&
+        (was.tenant != next.tenant || strcmp(was.name, next.name) != 0))
+        owe(n, &n->page[i / DISK_NAMES], &was);
+    *e = next;
+    list(n, i / DISK_NAMES);
+}
+
+void ssd_names_get(const struct ssd_names *n, uint32_t i, struct kept_name *out)
+{
+    assert(i < n->max);
+    (void)disk_name_read(&n->table[i], &n->fingerprint, out);
+}
+
+bool ssd_names_next(struct ssd_names *n, void *copy, uint32_t *page)
+{
+    if (n->n == 0) return false;
+    *page = n->ring[n->first];
+    n->first = (n->first + 1) % n->n_pages;
+    n->n--;
+    n->flying++;
+    struct ssd_name_page *p = &n->page[*page];
+    p->state = (uint8_t)((p->state & ~LISTED) | FLYING);
+    p->flying = p->owed;
+    p->owed = 0;
+    memcpy(copy, &n->table[(size_t)*page * DISK_NAMES], DISK_PAGE);
+    return true;
+}
+
+static void land(struct ssd_names *n, struct ssd_name_page *p, bool well)
+{
+    n->flying--;
+    p->state &= (uint8_t)~FLYING;
+    if (well) p->state |= LANDED;
+    // Both groups' names are gone, or still owed, once.
+    settle(n, well ? p->flying : p->flying & p->owed);
+    if (!well) p->owed |= p->flying;
+    p->flying = 0;
+}
+
+/* Where the device has no room for a page that it never had, nothing of it is there. */
+void ssd_names_done(struct ssd_names *n, uint32_t page, int res)
+{
+    struct ssd_name_page *p = &n->page[page];
+    assert(p->state & FLYING);
+    land(n, p, res == 0);
+    if (res == 0) {
+        if (p->state & LISTED) push(n, page);
+        return;
+    }
+    if (!tier_lacks_room(res)) p->state |= LANDED;
+    if (!(p->state & LANDED)) {
+        settle(n, p->owed);
+        p->owed = 0;
+    }
+    p->state |= LISTED;
+    push(n, page);
+}
+
+bool ssd_names_give_up(struct ssd_names *n, uint32_t page)
+{
+    struct ssd_name_page *p = &n->page[page];
+    land(n, p, false);
+    p->state &= (uint8_t)~LISTED;
+    bool gone = p->owed == 0 ||
+                n->sys->punch(n->sys, n->fd, ssd_names_at(page), DISK_PAGE) == 0;
+    settle(n, p->owed);
+    p->owed = 0;
+    return gone;
+}
+
+// ---- opening ---------------------------------------------------------------------------
+
+/* As long as all entries are: what is behind them cannot be anybody's. */
+static int give_size(struct ssd_names *n, uint64_t *has)
+{
+    uint64_t bytes = ssd_names_at(n->n_pages);
+    struct stat st;
+    if (fstat(n->fd, &st) < 0) return -errno;
+    *has = (uint64_t)st.st_size < bytes ? (uint64_t)st.st_size : bytes;
+    if ((uint64_t)st.st_size != bytes && ftruncate(n->fd, (off_t)bytes) < 0)
+        return -errno;
+    (void)!n->sys->reserve(n->sys, n->fd, bytes);  // or a write fails, and is told
+    return 0;
+}
+
+static ssize_t read_some(const struct ssd_names *n, size_t at, size_t bytes)
+{
+    struct iovec v = {(char *)n->table + at, ALIGN_UP(bytes, DISK_PAGE)};
+    ssize_t got = -EINTR;
+    for (int i = 0; i < 8 && (got == -EINTR || got == -EAGAIN); i++)
+        got = n->sys->read(n->sys, n->fd, &v, 1, at);
+    return got;
+}
+
+/* So many pages are as the file has them. */
+static size_t read_pages(const struct ssd_names *n, size_t at, size_t bytes, int *rc)
+{
+    ssize_t got = read_some(n, at, bytes);
+    if (got >= (ssize_t)bytes) return ALIGN_UP(bytes, DISK_PAGE) / DISK_PAGE;
+    if (got >= DISK_PAGE) return (size_t)got / DISK_PAGE;
+    *rc = got < 0 ? (int)got : -EIO;
+    return 0;
+}
+
+/* A page that cannot be read is written anew. */
+static int read_table(struct ssd_names *n, uint64_t has)
+{
+    int rc = 0;
+    for (size_t page = 0, at; (at = page * DISK_PAGE) < has;) {
+        size_t bytes = has - at < READ_BYTES ? has - at : READ_BYTES;
+        size_t good = read_pages(n, at, bytes, &rc);
+        if (good == 0) {
+            memset((char *)n->table + at, 0, DISK_PAGE);
+            list(n, (uint32_t)page);
+        }
+        for (size_t end = page + (good ? good : 1); page < end; page++)
+            n->page[page].state |= LANDED;
+    }
+    return rc;
+}
+
+/* What is no entry goes from the file too. */
+static uint32_t look_at_table(struct ssd_names *n)
+{
+    uint32_t damaged = 0;
+    struct kept_name name;
+    for (uint32_t i = 0; i < n->max; i++) {
+        enum disk_verdict v = disk_name_read(&n->table[i], &n->fingerprint, &name);
+        if (v != DISK_DAMAGED) continue;
+        memset(&n->table[i], 0, sizeof n->table[i]);
+        list(n, i / DISK_NAMES);
+        damaged++;
+    }
+    return damaged;
+}
+
+static int take_memory(struct ssd_names *n, struct err *err)
+{
+    size_t bytes = ssd_names_at(n->n_pages);
+    n->table = aligned_alloc(DISK_PAGE, bytes);
+    n->page = calloc(n->n_pages, sizeof *n->page);
+    n->ring = calloc(n->n_pages, sizeof *n->ring);
+    if (!n->table || !n->page || !n->ring)
+        return err_set(err, -ENOMEM, "no memory for the names of %u conversations",
+                       n->max);
+    memset(n->table, 0, bytes);
+    return 0;
+}
+
+static void without(struct ssd_names *n, struct tier_ssd_found *found, const char *why)
+{
+    ssd_note(found, "%s, so no names of conversations are kept.", why);
+    ssd_names_close(n);
+}
+
+static int open_file(struct ssd_names *n, struct ssd_file *f, struct err *why)
+{
+    int rc =
+        ssd_folder_file(&f->folder, SSD_FOLDER_NAMES, f->direct ? O_DIRECT : 0, &n->fd);
+    return rc < 0 ? ssd_folder_refuse(&f->folder, SSD_FOLDER_NAMES, rc, why) : 0;
+}
+
+int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
+                   struct tier_ssd_found *found, uint32_t max,
+                   const struct crypto_hash *fingerprint, uint32_t *owed,
+                   struct err *err)
+{
+    *n = (struct ssd_names){
+        .fd = -1,
+        .max = max,
+        .n_pages = max / DISK_NAMES + (max % DISK_NAMES > 0),
+        .fingerprint = *fingerprint,
+        .sys = f->folder.sys,
+        .owed = owed,
+    };
+    struct err why;
+    uint64_t has = 0;
+    if (max == 0) return 0;
+    if (open_file(n, f, &why) < 0) {
+        without(n, found, why.msg);
+        return 0;
+    }
+    if (f->folder.look) return 0;
+    int rc = take_memory(n, err);
+    if (rc < 0) return rc;
+    rc = give_size(n, &has);
+    if (rc < 0) {
+        (void)!err_set(&why, rc, "%s/%s cannot be given its size: %s", f->folder.path,
+                       SSD_FOLDER_NAMES, strerror(-rc));
+        without(n, found, why.msg);
+        return 0;
+    }
+    rc = read_table(n, has);
+    if (rc < 0)
+        ssd_note(found,
+                 "%s/%s cannot all be read (%s), so names of conversations are lost.",
+                 f->folder.path, SSD_FOLDER_NAMES, strerror(-rc));
+    uint32_t damaged = look_at_table(n);
+    if (damaged)
+        ssd_note(found, "%u names of conversations in %s/%s were damaged and are lost.",
+                 damaged, f->folder.path, SSD_FOLDER_NAMES);
+    return 0;
+}
+
+void ssd_names_close(struct ssd_names *n)
+{
+    if (n->fd >= 0) close(n->fd);
+    free(n->table);
+    free(n->page);
+    free(n->ring);
+    *n = (struct ssd_names){.fd = -1};
+}
