@@ -40,7 +40,7 @@ enum standin_threads { STANDIN_FORWARD, STANDIN_REVERSE, STANDIN_SHUFFLED };
 struct standin_counts {
     uint64_t calls;  // those that standin_fail("any", ...) counts
     uint64_t launches, blocks, threads, switches, barriers, warp_ops;
-    uint64_t h2d_bytes, d2h_bytes, d2d_bytes, h2h_bytes;
+    uint64_t copies, h2d_bytes, d2h_bytes, d2d_bytes, h2h_bytes;
     uint64_t
         pageable_async;  // asynchronous copies from or to memory that is not pinned
     uint64_t syncs, allocs, frees, gemms, graph_launches;

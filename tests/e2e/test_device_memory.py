@@ -12,10 +12,10 @@ pytestmark = pytest.mark.skipif(os.environ.get("DORMOUSE_DEVICE") != "cuda",
 MIB = 1 << 20
 
 
-def serve(**env):
+def serve(*flags, **env):
     """A server with no margin and these settings of the stand-in: its log, and whether it serves,
     which is then with the right text."""
-    server = Server("tiny-rand", "--margin", "0", "--context", "512", "--max-running", "8",
+    server = Server("tiny-rand", "--margin", "0", "--context", "512", "--max-running", "8", *flags,
                     wait=False, env={f"STANDIN_{name}": str(value) for name, value in env.items()})
     try:
         server.wait_ready()
@@ -45,3 +45,10 @@ def test_any_device_memory_serves_rightly_or_is_refused_by_a_sentence():
 def test_device_memory_for_graphs_that_is_too_little_makes_steps_slower_only():
     log, serves = serve(NODE_MEMORY=MIB)
     assert serves and re.search(r" 0 steps of decode are recorded .* had no room", log), log
+
+
+def test_where_less_can_be_pinned_the_ram_tier_is_smaller_and_the_log_says_so():
+    log, serves = serve("--ram", "256M", PINNED_MEMORY=48 * MIB)
+    said = re.search(r"RAM tier: only ([\d.]+) MiB of 256 MiB could be had .*; it is smaller", log)
+    assert serves and said and 1 <= float(said[1]) < 48, log
+    assert f"RAM tier: {said[1]} MiB, " in log
