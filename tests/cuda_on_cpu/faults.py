@@ -18,9 +18,10 @@ MAKE = ["make", "--no-print-directory", "-j%d" % os.cpu_count(), "DEVICE=cuda-on
 
 ATTENTION, ROWS, STEPS = "kernels/cuda_attention", "kernels/cuda_rows", "model/cuda_steps"
 MATMUL, COPYQ, ARRIVAL = "kernels/cuda_matmul", "kernels/cuda_copyq", "kernels/cuda_arrival"
-BEST = "kernels/cuda_best"
+BEST, SLEEP, FAILURES = "kernels/cuda_best", "server/engine_cuda", "server/engine_cuda_faults"
 
-# What is wrong; file in kernels/cuda/; text that stands there once; what replaces it; who sees it.
+# What is wrong; file, in kernels/cuda/ where no folder is named; text that stands there once; what
+# replaces it; who sees it.
 FAULTS = (
     ("attention: a tile is overwritten while a warp still reads it", "attention.cu",
      "        __syncthreads();  // before this stage is overwritten\n", "", ATTENTION),
@@ -35,6 +36,14 @@ FAULTS = (
     ("attention: a query head reads the next KV head", "attention.cu",
      "(size_t)kv_head * KV_BLOCK_TOKENS * HD;",
      "(size_t)((kv_head + 1) % a.kv.kv_heads) * KV_BLOCK_TOKENS * HD;", ATTENTION),
+    ("attention: a token is looked for in the block of the next one", "attention.cu",
+     "keys.table[t / KV_BLOCK_TOKENS]", "keys.table[(t + 1) / KV_BLOCK_TOKENS]", ATTENTION),
+    ("attention: f16 in heads of 96 is read as bf16", "attention.cu",
+     "a.kv.type == DTYPE_F16 ? attention_mma<__half, HD>",
+     "a.kv.type == DTYPE_F16 && HD != 96 ? attention_mma<__half, HD>", ATTENTION),
+    ("attention: bf16 in heads of 128 is read as f16", "attention.cu",
+     "a.kv.type == DTYPE_F16 ? attention_mma<__half, HD>",
+     "a.kv.type == DTYPE_F16 || HD == 128 ? attention_mma<__half, HD>", ATTENTION),
     ("rope: the second half turns the other way", "rope.cu",
      "rv = v * c + u * s", "rv = v * c - u * s", ROWS),
     ("rope: V is stored over K", "rope.cu",
@@ -75,6 +84,8 @@ FAULTS = (
     ("copies: neighbours in one memory only become one copy", "copyq.c",
      "r->dst + r->bytes == dst && r->src + r->bytes == src &&", "r->dst + r->bytes == dst && src &&",
      COPYQ),
+    ("copies: neighbours go one by one", "copyq.c",
+     "    if (alike && follows(r, dst, src, bytes)) {", "    if (alike && follows(r, r, r, bytes)) {", COPYQ),
     ("copies: what overwrites a block does not wait for its copy", "copyq.c",
      "    wait_for_compute(q, l);\n", "    (void)wait_for_compute;\n", COPYQ),
     ("arrival: a layer begins before its slice is there", "copyq.c",
@@ -83,6 +94,26 @@ FAULTS = (
      "    if (c->arriving.from) return false;\n", "", ARRIVAL),
     ("graphs: a recording serves other operations than its own", "graph.c",
      "memcmp(g->ops, c->ops, c->n_ops * sizeof *g->ops) == 0", "true", STEPS),
+    ("pinning: one call for all of it", "pinned.c",
+     "bytes - done < PIN_BYTES ? bytes - done : PIN_BYTES", "bytes - done", COPYQ),
+    ("pinning: what is left is left to nobody else", "pinned.c",
+     "            (void)cudaHostUnregister(p + n);\n            return n;\n",
+     "            return 2 * n;\n", COPYQ),
+    ("a failed load: its block is never free again", "offload/kvstore_load.c",
+     "    kv_transfer_give(kv, t);\n    give_up(kv, page);\n", "    kv_transfer_give(kv, t);\n",
+     FAILURES),
+    ("a refused allocation: what was taken before it stays", "result.c",
+     "    cuda_result_free(b, host);\n    return NULL;\n", "    return NULL;\n", FAILURES),
+    ("a step waits for the device twice", "step.c",
+     "    cuda_results_send(c);\n}",
+     "    cuda_results_send(c);\n    cuda_ok(c, cudaStreamSynchronize(c->compute), \"waiting\");\n}",
+     STEPS),
+    ("a step takes memory", "step.c",
+     "    c->copying = false;\n",
+     "    c->copying = false;\n    cuda_device_free(c, cuda_device_alloc(c, 4));\n", STEPS),
+    ("a sleeper's copy is waited for", "copyq.c",
+     "        cudaError_t e = cudaEventQuery(r->event);\n",
+     "        cudaError_t e = cudaEventSynchronize(r->event);\n", SLEEP),
     ("a step does not wait for the device", "step.c",
      "cuda_ok(c, cudaStreamSynchronize(c->compute), \"computing a step\");", ";", STEPS),
 )
@@ -113,14 +144,17 @@ def seen(passed, said):
     ended = after("** ", said)  # programs that ended before their tests did
     if late := [line for line in ended if "status 124" in line]:
         return False, "a time-out: " + late[0]
-    sentences = after("[  FAILED  ] ", said) + after("stand-in: ", said)
-    return bool(sentences), (sentences or ended or [said[-200:]])[0]
+    # cmocka makes a failed test of a signal, too.
+    failures = [line for line in after("[  ERROR   ] --- ", said) if "exception: " not in line]
+    sentences = (after("[  FAILED  ] ", said) if failures else []) + after("stand-in: ", said)
+    crashes = after("with exception: ", said) + ended
+    return bool(sentences), (sentences or ["a crash: " + c for c in crashes] or [said[-200:]])[0]
 
 
 def planted(fault):
     """Was it caught?"""
     what, file, old, new, tests = fault
-    path = os.path.join(COPY, "kernels", "cuda", file)
+    path = os.path.join(COPY, file if "/" in file else os.path.join("kernels", "cuda", file))
     with open(path, encoding="utf-8") as f:
         text = f.read()
     if text.count(old) != 1:

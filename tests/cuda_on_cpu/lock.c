@@ -221,6 +221,7 @@ cudaError_t standin_enter(const char *call)
 {
     pthread_mutex_lock(&lock);
     open_once();
+    memory_watch();
     if (sticky) return sticky;
     cudaError_t e = fault_of(call);
     if (kills_a_context(e)) sticky = e;
