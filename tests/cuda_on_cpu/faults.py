@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""faults.py [WORD...] - deliberate bugs in the CUDA backend, each of which its tests must catch.
+"""faults.py [WORD... | --places] - deliberate bugs in the CUDA backend, each of which its tests must
+catch.
 
 A copy of the tree is built for the CPU that stands in for a GPU (the source tier), and its tests
 must pass.  Then one bug after the other is put in, and the tests named beside it must fail, or the
 stand-in say why it ends them; a time-out or a crash is no catch.  Words pick the bugs whose
 description begins with one of them.  Closes with "N passed, N failed, N skipped".
+
+--places only names the bugs that would change nothing, or more than one place.
 """
+import fcntl
 import filecmp
 import os
 import shutil
@@ -151,14 +155,26 @@ def seen(passed, said):
     return bool(sentences), (sentences or ["a crash: " + c for c in crashes] or [said[-200:]])[0]
 
 
-def planted(fault):
-    """Was it caught?"""
-    what, file, old, new, tests = fault
-    path = os.path.join(COPY, file if "/" in file else os.path.join("kernels", "cuda", file))
+def place_of(tree, fault):
+    """-> (path, what the file says, how often the fault's place is there)"""
+    path = os.path.join(tree, fault[1] if "/" in fault[1] else "kernels/cuda/" + fault[1])
     with open(path, encoding="utf-8") as f:
         text = f.read()
-    if text.count(old) != 1:
-        print(f"FAILED  {what}: its place in {file} is there {text.count(old)} times", flush=True)
+    return path, text, text.count(fault[2])
+
+
+def misplaced(tree):
+    for fault in FAULTS:
+        if (n := place_of(tree, fault)[2]) != 1:
+            yield f"{fault[0]}: its place in {fault[1]} is there {n} times"
+
+
+def planted(fault):
+    """Was it caught?"""
+    what, _, old, new, tests = fault
+    path, text, n = place_of(COPY, fault)
+    if n != 1:
+        print(f"FAILED  {what}: its place is there {n} times", flush=True)
         return False
     with open(path, "w", encoding="utf-8") as f:
         f.write(text.replace(old, new))
@@ -191,9 +207,15 @@ def copy_tree():
 
 
 def main(words):
+    if words == ["--places"]:
+        print(*misplaced(ROOT), sep="\n", end="")
+        return 0
     chosen = [f for f in FAULTS if not words or f[0].startswith(tuple(words))]
     if not chosen:
         sys.exit("faults.py: no fault begins so")
+    os.makedirs(COPY, exist_ok=True)
+    alone = os.open(COPY + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(alone, fcntl.LOCK_EX)  # two at once would plant into one another's copy
     copy_tree()
     passed, said = unit(tests_of(chosen))
     if not passed:
