@@ -23,6 +23,7 @@ MAKE = ["make", "--no-print-directory", "-j%d" % os.cpu_count(), "DEVICE=cuda-on
 ATTENTION, ROWS, STEPS = "kernels/cuda_attention", "kernels/cuda_rows", "model/cuda_steps"
 MATMUL, COPYQ, ARRIVAL = "kernels/cuda_matmul", "kernels/cuda_copyq", "kernels/cuda_arrival"
 BEST, SLEEP, FAILURES = "kernels/cuda_best", "server/engine_cuda", "server/engine_cuda_faults"
+STORE = "offload/kvstore_storm"
 
 # What is wrong; file, in kernels/cuda/ where no folder is named; text that stands there once; what
 # replaces it; who sees it.
@@ -104,8 +105,11 @@ FAULTS = (
      "            (void)cudaHostUnregister(p + n);\n            return n;\n",
      "            return 2 * n;\n", COPYQ),
     ("a failed load: its block is never free again", "offload/kvstore_load.c",
-     "    kv_transfer_give(kv, t);\n    give_up(kv, page);\n", "    kv_transfer_give(kv, t);\n",
-     FAILURES),
+     "    kv_transfer_give(kv, t);\n    give_up(kv, page);\n",
+     "    kv_transfer_give(kv, t);\n    (void)page;\n", STORE),
+    ("a failed store: its block can never go", "offload/kvstore_store.c",
+     "    slots_unpin(kv->level[KV_DEVICE].slots, page);\n",
+     "    if (t->io.res == 0) slots_unpin(kv->level[KV_DEVICE].slots, page);\n", STORE),
     ("a refused allocation: what was taken before it stays", "result.c",
      "    cuda_result_free(b, host);\n    return NULL;\n", "    return NULL;\n", FAILURES),
     ("a step waits for the device twice", "step.c",
