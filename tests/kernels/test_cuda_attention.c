@@ -11,7 +11,8 @@
 #include "tests/kernels/attention_reference.h"
 #include "tests/kernels/fixture_cuda.h"
 
-#define SLACK 1.5  // of the tolerance: exp2 and what is rounded twice
+#define SLACK 1.5             // of the tolerance: exp2 and what is rounded twice
+#define EVERY (TSAN ? 3 : 1)  // so many-th case: a race is one for heads of any size
 
 struct world {
     struct device d;
@@ -123,7 +124,7 @@ static void it_is_softmax_attention_for_every_head_shape_and_type(void **state)
         {{18, 1, 16}, DTYPE_F16}, {{1, 1, 200}, DTYPE_F32},
     };
     struct device d = open_device();
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+    for (size_t i = 0; i < ARRAY_LEN(cases); i += EVERY)
         check_prompt_and_reply(&d, cases[i].h, 0, cases[i].t);
     close_device(&d);
 }
@@ -144,7 +145,7 @@ static void a_window_of_w_sees_the_last_w_keys(void **state)
         {100000, {4, 2, 16}, DTYPE_F16},
     };
     struct device d = open_device();
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+    for (size_t i = 0; i < ARRAY_LEN(cases); i += EVERY)
         check_prompt_and_reply(&d, cases[i].h, cases[i].window, cases[i].t);
     close_device(&d);
 }
