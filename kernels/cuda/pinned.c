@@ -51,6 +51,18 @@ static size_t pin_some(char *p, size_t bytes)
     return 0;
 }
 
+/* All of it, or what could be had from its beginning. */
+static size_t pin_from(char *p, size_t bytes)
+{
+    size_t done = pin_chunks(p, bytes);
+    if (done == bytes) return done;
+    size_t some = pin_some(p + done, bytes - done);
+    if (some > 0 || done == 0) return done + some;
+    done -= PIN_BYTES;  // the chunks have left nothing to others
+    (void)cudaHostUnregister(p + done);
+    return done + pin_some(p + done, PIN_BYTES);
+}
+
 /* What cannot be pinned is given back. */
 void *cuda_pin_most(const struct cuda *c, struct cuda_arena *arenas, size_t bytes,
                     size_t *got)
@@ -62,11 +74,8 @@ void *cuda_pin_most(const struct cuda *c, struct cuda_arena *arenas, size_t byte
     char *p =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return NULL;
-    size_t done = pin_chunks(p, bytes);
-    if (done < bytes) {
-        done += pin_some(p + done, bytes - done);
-        munmap(p + done, bytes - done);
-    }
+    size_t done = pin_from(p, bytes);
+    if (done < bytes) munmap(p + done, bytes - done);
     if (done == 0) return NULL;
     arenas[i] = (struct cuda_arena){p, done};
     *got = done;

@@ -112,6 +112,8 @@ FAULTS = (
      "    if (t->io.res == 0) slots_unpin(kv->level[KV_DEVICE].slots, page);\n", STORE),
     ("a refused allocation: what was taken before it stays", "result.c",
      "    cuda_result_free(b, host);\n    return NULL;\n", "    return NULL;\n", FAILURES),
+    ("a device that is too old is taken", "cuda.c",
+     "#define LEAST_CAPABILITY 80", "#define LEAST_CAPABILITY 75", FAILURES),
     ("a step waits for the device twice", "step.c",
      "    cuda_results_send(c);\n}",
      "    cuda_results_send(c);\n    cuda_ok(c, cudaStreamSynchronize(c->compute), \"waiting\");\n}",

@@ -55,6 +55,8 @@ STANDIN_API int standin_reset(void);
 STANDIN_API void standin_schedule(enum standin_streams s, enum standin_threads t,
                                   uint64_t seed);
 STANDIN_API void standin_memory(size_t device_bytes, size_t pinned_bytes);
+/* The compute capability that the device names, 90 for 9.0. */
+STANDIN_API void standin_capability(int tenths);
 /* What each node of an executable graph takes of the device's memory. */
 STANDIN_API void standin_node_memory(size_t bytes);
 
