@@ -1,4 +1,4 @@
-"""A GPU with little memory, which a CPU that stands in for one can be told to have."""
+"""A GPU with little memory, or one that fails, which a CPU that stands in for one can be told to be."""
 import os
 import re
 
@@ -52,3 +52,16 @@ def test_where_less_can_be_pinned_the_ram_tier_is_smaller_and_the_log_says_so():
     said = re.search(r"RAM tier: only ([\d.]+) MiB of 256 MiB could be had .*; it is smaller", log)
     assert serves and said and 1 <= float(said[1]) < 48, log
     assert f"RAM tier: {said[1]} MiB, " in log
+
+
+def test_a_device_that_fails_ends_requests_by_500_and_a_reason():
+    with Server("tiny-rand", "--context", "512", "--max-running", "8",
+                env={"STANDIN_FAIL": "kernel:find_best:60:719"}) as server:
+        answers = [server.chat(max_tokens=8, temperature=0) for _ in range(20)]
+        good = [status for status, _ in answers].index(500)
+        assert all(status == 200 for status, _ in answers[:good])
+        for status, answer in answers[good:]:
+            assert status == 500 and "backend has failed" in answer["error"]["message"]
+        assert b"failed" in server.request("GET", "/health")[2]
+        log = server.log()
+        assert "the CUDA device failed while" in log and "cudaErrorLaunchFailure" in log
