@@ -124,9 +124,10 @@ static inline void *copyq_host_alloc(struct copyq *q, size_t bytes)
     return q->ops->host_alloc(q, bytes);
 }
 
-/* The same for very much: as much of it as there is, from its beginning, goes to *got; NULL
- * where that is nothing.  It takes long where it is pinned; so this call alone may be made
- * from another thread beside the others. */
+/* The same for very much: how much of it could be had, from its beginning, goes to *got; NULL
+ * where that is nothing.  Where it is less than all, something is left for other calls.  It takes
+ * long where it is pinned; so this call alone may be made from another thread beside the
+ * others. */
 static inline void *copyq_host_alloc_most(struct copyq *q, size_t bytes, size_t *got)
 {
     if (q->ops->host_alloc_most) return q->ops->host_alloc_most(q, bytes, got);

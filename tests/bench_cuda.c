@@ -90,7 +90,9 @@ static double copy_rate(void *to, const void *from, size_t bytes,
     return (double)bytes / machine_median(times, REPEATS);
 }
 
-static double product_rate(int n, void *a, void *b, void *c)
+/* Of cuBLAS, for y (rows, outputs) = x (rows, cols) w^T (outputs, cols) in bf16. */
+static double product_seconds(int launches, int outputs, int rows, int cols,
+                              const void *w, const void *x, void *y)
 {
     cublasHandle_t blas;
     const float one = 1, zero = 0;
@@ -98,16 +100,17 @@ static double product_rate(int n, void *a, void *b, void *c)
     if (cublasCreate(&blas) != CUBLAS_STATUS_SUCCESS) need_cuda(cudaErrorUnknown);
     for (int t = -2; t < REPEATS; t++) {
         double began = machine_now();
-        if (cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a, CUDA_R_16BF,
-                         n, b, CUDA_R_16BF, n, &zero, c, CUDA_R_32F, n,
-                         CUBLAS_COMPUTE_32F,
-                         CUBLAS_GEMM_DEFAULT) != CUBLAS_STATUS_SUCCESS)
-            need_cuda(cudaErrorUnknown);
+        for (int i = 0; i < launches; i++)
+            if (cublasGemmEx(blas, CUBLAS_OP_T, CUBLAS_OP_N, outputs, rows, cols, &one,
+                             w, CUDA_R_16BF, cols, x, CUDA_R_16BF, cols, &zero, y,
+                             CUDA_R_32F, outputs, CUBLAS_COMPUTE_32F,
+                             CUBLAS_GEMM_DEFAULT) != CUBLAS_STATUS_SUCCESS)
+                need_cuda(cudaErrorUnknown);
         need_cuda(cudaDeviceSynchronize());
         if (t >= 0) times[t] = machine_now() - began;
     }
     (void)cublasDestroy(blas);
-    return 2.0 * n * n * n / machine_median(times, REPEATS);
+    return machine_median(times, REPEATS) / launches;
 }
 
 /* Memory that the backend does not know of. */
@@ -133,7 +136,8 @@ static void measure_limits(struct bench *x)
     x->up = copy_rate(c, host, bytes, cudaMemcpyHostToDevice);
     x->memory = 2 * copy_rate(c, a, bytes, cudaMemcpyDeviceToDevice);
     x->down = copy_rate(host, c, bytes, cudaMemcpyDeviceToHost);
-    x->flops = product_rate(x->n.square, a, b, c);
+    int n = x->n.square;
+    x->flops = 2.0 * n * n * n / product_seconds(1, n, n, n, a, b, c);
     bench_tell("limit: a copy within the device", x->memory, "GB/s", 0);
     bench_tell("limit: a product of cuBLAS, bf16", x->flops, "GFLOP/s", 0);
     bench_tell("limit: pinned memory to the device", x->up, "GB/s", 0);
@@ -191,6 +195,21 @@ static void product(struct bench *x, struct op *o, uint32_t rows, bool many,
     backend_buffer_free(x->b, &o->out);
 }
 
+/* What the own kernels for few rows are there to beat. */
+static void product_of_cublas(struct bench *x, const struct op *o, uint32_t rows)
+{
+    char what[96];
+    uint32_t outputs = o->m.rows, cols = o->m.cols;
+    void *in = new_memory(x, (size_t)rows * cols * sizeof(uint16_t));
+    void *out = new_memory(x, (size_t)rows * outputs * sizeof(float));
+    double s = product_seconds((int)x->n.launches, (int)outputs, (int)rows, (int)cols,
+                               o->m.data, in, out);
+    snprintf(what, sizeof what, "product %ux%u, %u rows, cuBLAS", outputs, cols, rows);
+    bench_tell(what, (double)o->m.bytes / s, "GB/s", x->memory);
+    need_cuda(cudaFree(in));
+    need_cuda(cudaFree(out));
+}
+
 static void head(struct bench *x, struct op *o)
 {
     char what[96];
@@ -226,8 +245,10 @@ static void products(struct bench *x, bool exact)
 {
     struct op o = {0};
     open_matrix(x, &o);
-    for (size_t i = 0; i < ARRAY_LEN(x->n.few) && !exact; i++)
+    for (size_t i = 0; i < ARRAY_LEN(x->n.few) && !exact; i++) {
         product(x, &o, x->n.few[i], false, "own kernel");
+        product_of_cublas(x, &o, x->n.few[i]);
+    }
     for (size_t i = 0; i < ARRAY_LEN(x->n.many); i++)
         product(x, &o, x->n.many[i], true, exact ? "own kernel" : "cuBLAS");
     if (!exact) head(x, &o);

@@ -34,6 +34,9 @@ grep -nE '\b(TODO|FIXME|XXX|HACK)\b|not implemented' $sources $scripts /dev/null
 grep -nE '[[:space:]]$' $sources $scripts README.md CONTRIBUTING.md /dev/null |
     rule "no white space at a line's end"
 
+tests/cuda_on_cpu/faults.py --places |
+    rule "each of the bugs that faults.py plants has one place"
+
 # One door for each outside library.
 door() {
     header=$1

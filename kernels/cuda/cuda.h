@@ -269,8 +269,8 @@ struct cuda_arena {
 #define CUDA_ARENAS 2
 
 void *cuda_pin(struct cuda *c, size_t bytes);  // NULL: there is none
-/* As much as there is of so many bytes, *got, kept account of in one of CUDA_ARENAS; NULL:
- * nothing.  In any thread, and while others use the backend. */
+/* So many bytes or, where there are fewer, *got of them, kept account of in one of CUDA_ARENAS;
+ * NULL: nothing.  In any thread, and while others use the backend. */
 void *cuda_pin_most(const struct cuda *c, struct cuda_arena *arenas, size_t bytes,
                     size_t *got);
 void cuda_unpin(struct cuda_arena *arenas, void *p);  // either; NULL is fine

@@ -35,6 +35,7 @@ static bool range_is(const void *p, size_t n, bool device)
 
 static void count_copy(enum cudaMemcpyKind kind, uint64_t n)
 {
+    counts.copies++;
     switch (kind) {
     case cudaMemcpyHostToDevice: counts.h2d_bytes += n; break;
     case cudaMemcpyDeviceToHost: counts.d2h_bytes += n; break;

@@ -53,6 +53,9 @@ uint64_t random_below(uint64_t n);
 /* ---- memory.c ---- */
 extern size_t device_capacity, pinned_capacity, node_bytes;
 void memory_open(void);
+/* Accesses to what nobody may touch are told from now on; a test's own handler may have come
+ * between. */
+void memory_watch(void);
 /* So many bytes of the device's memory that nobody sees; false: there are not so many. */
 bool memory_take(size_t n);
 void memory_give(size_t n);

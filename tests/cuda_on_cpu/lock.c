@@ -136,7 +136,8 @@ static void write_counts(void)
     if (!f) return;
 #define ONE(name) fprintf(f, #name " %llu\n", (unsigned long long)counts.name)
     ONE(calls), ONE(launches), ONE(blocks), ONE(threads), ONE(switches), ONE(barriers);
-    ONE(warp_ops), ONE(h2d_bytes), ONE(d2h_bytes), ONE(d2d_bytes), ONE(h2h_bytes);
+    ONE(warp_ops), ONE(copies), ONE(h2d_bytes), ONE(d2h_bytes), ONE(d2d_bytes),
+        ONE(h2h_bytes);
     ONE(pageable_async), ONE(syncs), ONE(allocs), ONE(frees), ONE(gemms);
     ONE(graph_launches), ONE(device_used), ONE(device_peak), ONE(pinned_used);
 #undef ONE
@@ -220,6 +221,7 @@ cudaError_t standin_enter(const char *call)
 {
     pthread_mutex_lock(&lock);
     open_once();
+    memory_watch();
     if (sticky) return sticky;
     cudaError_t e = fault_of(call);
     if (kills_a_context(e)) sticky = e;

@@ -72,30 +72,34 @@ static struct allocation *allocation_near(const void *p)
 
 static struct sigaction former;
 
-/* Says whose pointer it was; the access is then repeated and ends as it would have. */
+/* Says whose pointer it was.  A kernel's access ends the program, as nothing could go on with a
+ * kernel half run; the host's is repeated and ends as it would have. */
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
     (void)signal, (void)context;
     const char *p = info->si_addr;
-    bool host = memory_is_device_space(p);
-    if (host || memory_is_device_space(p - SPACE)) {
+    const struct allocation *a = allocation_near(p);
+    const char *where = !a        ? "outside every allocation"
+                        : a->live ? "of a live allocation"
+                                  : "freed already";
+    if (running) device_report("device code touched %p, %s", (const void *)p, where);
+    if (memory_is_device_space(p)) {
         char text[160];
-        const struct allocation *a = allocation_near(p);
         int n = snprintf(text, sizeof text,
-                         "stand-in: %s code touched device memory %p, %s\n",
-                         host ? "host" : "device", (const void *)p,
-                         !a        ? "outside every allocation"
-                         : a->live ? "of a live allocation"
-                                   : "freed already");
+                         "stand-in: host code touched device memory %p, %s\n",
+                         (const void *)p, where);
         if (write(STDERR_FILENO, text, (size_t)n) < 0) abort();
     }
     sigaction(SIGSEGV, &former, NULL);
 }
 
-static void watch_host(void)
+void memory_watch(void)
 {
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
-    sigaction(SIGSEGV, &action, &former);
+    struct sigaction now, ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, NULL, &now);
+    if (now.sa_sigaction == on_fault) return;
+    former = now;
+    sigaction(SIGSEGV, &ours, NULL);
 }
 
 void memory_open(void)
@@ -106,7 +110,6 @@ void memory_open(void)
         perror("stand-in: address space for the device");
         abort();
     }
-    watch_host();
 }
 
 /* The live allocation that has [p, p+n). */

@@ -2,13 +2,14 @@
 #include "tests/cuda_on_cpu/internal.h"
 
 /* An H100's limits with few multiprocessors, so that grids stay small. */
-enum {
-    MAJOR = 9,
-    MINOR = 0,
-    PROCESSORS = 4,
-    SHARED = 48 << 10,
-    SHARED_OPTIN = 227 << 10
-};
+enum { PROCESSORS = 4, SHARED = 48 << 10, SHARED_OPTIN = 227 << 10 };
+
+static int capability = 90;
+
+void standin_capability(int tenths)
+{
+    capability = tenths;
+}
 
 size_t shared_optin(void)
 {
@@ -63,8 +64,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     *p = (struct cudaDeviceProp){
         .name = "stand-in (CUDA on a CPU)",
         .totalGlobalMem = device_capacity,
-        .major = MAJOR,
-        .minor = MINOR,
+        .major = capability / 10,
+        .minor = capability % 10,
         .multiProcessorCount = PROCESSORS,
         .warpSize = 32,
         .sharedMemPerBlock = SHARED,
@@ -92,8 +93,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device
     case cudaDevAttrMultiProcessorCount: *value = PROCESSORS; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = SHARED_OPTIN; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = SHARED; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = MAJOR; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = MINOR; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = capability % 10; break;
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrAsyncEngineCount: *value = 2; break;

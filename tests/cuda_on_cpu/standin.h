@@ -40,7 +40,7 @@ enum standin_threads { STANDIN_FORWARD, STANDIN_REVERSE, STANDIN_SHUFFLED };
 struct standin_counts {
     uint64_t calls;  // those that standin_fail("any", ...) counts
     uint64_t launches, blocks, threads, switches, barriers, warp_ops;
-    uint64_t h2d_bytes, d2h_bytes, d2d_bytes, h2h_bytes;
+    uint64_t copies, h2d_bytes, d2h_bytes, d2d_bytes, h2h_bytes;
     uint64_t
         pageable_async;  // asynchronous copies from or to memory that is not pinned
     uint64_t syncs, allocs, frees, gemms, graph_launches;
@@ -55,6 +55,8 @@ STANDIN_API int standin_reset(void);
 STANDIN_API void standin_schedule(enum standin_streams s, enum standin_threads t,
                                   uint64_t seed);
 STANDIN_API void standin_memory(size_t device_bytes, size_t pinned_bytes);
+/* The compute capability that the device names, 90 for 9.0. */
+STANDIN_API void standin_capability(int tenths);
 /* What each node of an executable graph takes of the device's memory. */
 STANDIN_API void standin_node_memory(size_t bytes);
 

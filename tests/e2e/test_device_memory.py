@@ -1,4 +1,4 @@
-"""A GPU with little memory, which a CPU that stands in for one can be told to have."""
+"""A GPU with little memory, or one that fails, which a CPU that stands in for one can be told to be."""
 import os
 import re
 
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.skipif(os.environ.get("DORMOUSE_DEVICE") != "cuda",
 MIB = 1 << 20
 
 
-def serve(**env):
+def serve(*flags, **env):
     """A server with no margin and these settings of the stand-in: its log, and whether it serves,
     which is then with the right text."""
-    server = Server("tiny-rand", "--margin", "0", "--context", "512", "--max-running", "8",
+    server = Server("tiny-rand", "--margin", "0", "--context", "512", "--max-running", "8", *flags,
                     wait=False, env={f"STANDIN_{name}": str(value) for name, value in env.items()})
     try:
         server.wait_ready()
@@ -45,3 +45,23 @@ def test_any_device_memory_serves_rightly_or_is_refused_by_a_sentence():
 def test_device_memory_for_graphs_that_is_too_little_makes_steps_slower_only():
     log, serves = serve(NODE_MEMORY=MIB)
     assert serves and re.search(r" 0 steps of decode are recorded .* had no room", log), log
+
+
+def test_where_less_can_be_pinned_the_ram_tier_is_smaller_and_the_log_says_so():
+    log, serves = serve("--ram", "256M", PINNED_MEMORY=48 * MIB)
+    said = re.search(r"RAM tier: only ([\d.]+) MiB of 256 MiB could be had .*; it is smaller", log)
+    assert serves and said and 1 <= float(said[1]) < 48, log
+    assert f"RAM tier: {said[1]} MiB, " in log
+
+
+def test_a_device_that_fails_ends_requests_by_500_and_a_reason():
+    with Server("tiny-rand", "--context", "512", "--max-running", "8",
+                env={"STANDIN_FAIL": "kernel:find_best:60:719"}) as server:
+        answers = [server.chat(max_tokens=8, temperature=0) for _ in range(20)]
+        good = [status for status, _ in answers].index(500)
+        assert all(status == 200 for status, _ in answers[:good])
+        for status, answer in answers[good:]:
+            assert status == 500 and "backend has failed" in answer["error"]["message"]
+        assert b"failed" in server.request("GET", "/health")[2]
+        log = server.log()
+        assert "the CUDA device failed while" in log and "cudaErrorLaunchFailure" in log

@@ -2,12 +2,14 @@
  * it and back.
  *
  * They use kernels.h and copyq.h only.  Where the build or the machine has no CUDA, they
- * skip and say so.
+ * skip and say so.  Where a CPU stands in for the device, they run in each order of threads.
  */
 #ifndef TESTS_KERNELS_FIXTURE_CUDA_H
 #define TESTS_KERNELS_FIXTURE_CUDA_H
 
 #include "kernels/copyq.h"
+#include "tests/cuda_on_cpu/sanitizers.h"
+#include "tests/cuda_on_cpu/standin.h"
 #include "tests/kernels/fixture.h"
 
 struct device {
@@ -16,6 +18,30 @@ struct device {
     void *pinned;  // PINNED bytes
 };
 #define PINNED ((size_t)8 << 20)
+
+/* How the stand-in's threads go, and its streams meanwhile.  Nothing on a real device. */
+static enum standin_threads thread_order;
+
+static inline void order_streams(enum standin_streams streams)
+{
+    if (standin_schedule) standin_schedule(streams, thread_order, thread_order);
+}
+
+/* All tests with threads forward, reversed and shuffled.  A real device has its own order; under
+ * TSan, which sees a race in any, and where a thread costs a hundred times as much, one does. */
+static inline int run_in_each_order(const struct CMUnitTest *tests, size_t n)
+{
+    static const char *const names[] = {"forward", "reversed", "shuffled"};
+    int failed = 0;
+    for (int i = TSAN ? STANDIN_SHUFFLED : STANDIN_FORWARD; i <= STANDIN_SHUFFLED;
+         i++) {
+        thread_order = (enum standin_threads)i;
+        order_streams(STANDIN_RANDOM);
+        failed += _cmocka_run_group_tests(names[i], tests, n, NULL, NULL);
+        if (!standin_schedule) break;
+    }
+    return failed;
+}
 
 /* Ends the test as skipped where there is no such device. */
 static inline struct device open_device_as(bool exact)

@@ -101,6 +101,52 @@ static void blocks_go_and_come_back_together_or_apart(void **state)
     close_copies(&c);
 }
 
+/* So many copies the device gets for `n` blocks, in `slices` slices each on their way to it. */
+static uint64_t copies_for(struct copies *c, uint32_t n, uint32_t (*place)(uint32_t),
+                           uint32_t slices, bool up)
+{
+    uint64_t tickets[COPYQ_DEPTH];
+    struct standin_counts before, after;
+    standin_count(&before);
+    for (uint32_t i = 0; i < n; i++) {
+        char *device = device_block(c, place(i)), *host = c->host + i * BLOCK;
+        assert_int_equal(copyq_push_sliced(c->d.q, up ? device : host,
+                                           up ? host : device, BLOCK, slices,
+                                           &tickets[i]),
+                         0);
+    }
+    copyq_flush(c->d.q);
+    standin_count(&after);
+    for (uint32_t i = 0; i < n; i++) wait_for(&c->d, tickets[i]);
+    assert_int_equal(after.pageable_async, 0);
+    return after.copies - before.copies;
+}
+
+static void neighbours_are_one_copy_and_others_are_not(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t (*place)(uint32_t);
+        uint32_t runs;
+    } cases[] = {{in_order, 1}, {in_pieces, 8}, {scattered, 40}};
+    struct copies c;
+    open_copies(&c);
+    if (!standin_count) {
+        close_copies(&c);
+        print_message("skipped: a real device does not count its copies\n");
+        skip();
+    }
+    memset(c.host, 0, MANY * BLOCK);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        uint32_t runs = cases[i].runs;
+        assert_int_equal(copies_for(&c, 40, cases[i].place, 0, true), runs);
+        assert_int_equal(copies_for(&c, 40, cases[i].place, 0, false), runs);
+        // In two pieces each, which follow one another through all of them.
+        assert_int_equal(copies_for(&c, 40, cases[i].place, 2, true), 2 * runs);
+    }
+    close_copies(&c);
+}
+
 static void the_last_ticket_of_a_direction_ends_all_before_it(void **state)
 {
     (void)state;
@@ -208,10 +254,58 @@ static void the_cpu_reads_what_the_host_has_and_not_the_device(void **state)
     close_copies(&c);
 }
 
+#define GIB ((size_t)1 << 30)
+
+/* `bytes` of host memory of which the nth call of pinning is the first that fails; 0: none. */
+static size_t pinned_of(struct copies *c, size_t bytes, unsigned fails)
+{
+    struct standin_counts before, after;
+    size_t got = 0;
+    standin_count(&before);
+    if (fails) standin_fail("cudaHostRegister", fails, 2);  // cudaErrorMemoryAllocation
+    char *p = copyq_host_alloc_most(c->d.q, bytes, &got);
+    assert_true(p != NULL && got <= bytes);
+    standin_count(&after);
+    assert_int_equal(after.pinned_used - before.pinned_used, got);
+    copyq_host_free(c->d.q, p);
+    standin_count(&after);
+    assert_int_equal(after.pinned_used, before.pinned_used);
+    return got;
+}
+
+static void very_much_is_pinned_in_chunks_as_far_as_it_goes(void **state)
+{
+    (void)state;
+    struct copies c;
+    struct standin_counts now;
+    open_copies(&c);
+    if (!standin_memory) {
+        close_copies(&c);
+        print_message("skipped: a real device has what memory it has\n");
+        skip();
+    }
+    standin_memory(GIB, 16 * GIB);
+    assert_int_equal(pinned_of(&c, 4 * GIB + 8192, 0), 4 * GIB + 8192);
+    assert_int_equal(pinned_of(&c, 4 * GIB, 3), 2 * GIB + GIB / 2);
+    // Of five calls the last one is for what is left over a whole number of chunks.
+    assert_int_equal(pinned_of(&c, 4 * GIB + 8192, 5), 3 * GIB + GIB / 2);
+    // Where less than a chunk can be had, some of it is left for who comes next.
+    standin_count(&now);
+    for (size_t left = (size_t)8 << 20; left < 3 * GIB; left *= 3) {
+        size_t chunks = left / GIB * GIB, rest = left % GIB;
+        standin_memory(GIB, now.pinned_used + left);
+        size_t got = pinned_of(&c, 4 * GIB, 0);
+        assert_true(got > chunks + rest / 4 && got <= chunks + rest / 2);
+    }
+    standin_memory(GIB, 4 * GIB);
+    close_copies(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_go_and_come_back_together_or_apart),
+        cmocka_unit_test(neighbours_are_one_copy_and_others_are_not),
         cmocka_unit_test(the_last_ticket_of_a_direction_ends_all_before_it),
         cmocka_unit_test(a_full_direction_says_try_again_and_the_other_goes_on),
         cmocka_unit_test(host_to_host_is_a_copy_too),
@@ -219,6 +313,7 @@ int main(void)
         cmocka_unit_test(a_ticket_that_was_never_handed_out_is_refused),
         cmocka_unit_test(pushing_and_polling_allocate_nothing),
         cmocka_unit_test(the_cpu_reads_what_the_host_has_and_not_the_device),
+        cmocka_unit_test(very_much_is_pinned_in_chunks_as_far_as_it_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,6 @@
  * matrix' type.  An f32 sum of n terms in any order is wrong by at most n roundings of the
  * sum of their sizes.
  */
-#include "tests/cuda_on_cpu/sanitizers.h"
-#include "tests/cuda_on_cpu/standin.h"
 #include "tests/kernels/fixture_cuda.h"
 
 #define FEW 32  // rows that own kernels multiply
@@ -38,11 +36,10 @@ static void check_product(const struct product *p, const float *x, const float *
         }
 }
 
-/* On the stand-in: not even the copies of weights, which a product has to wait for. */
+/* On the stand-in, for a while: not even the copies of weights, which a product waits for. */
 static void nothing_runs_before_it_must(bool lazy)
 {
-    if (standin_schedule)
-        standin_schedule(lazy ? STANDIN_LAZY : STANDIN_RANDOM, STANDIN_SHUFFLED, 1);
+    order_streams(lazy ? STANDIN_LAZY : STANDIN_RANDOM);
 }
 
 /* y of the product; x is rounded as the backend does. */
@@ -267,5 +264,5 @@ int main(void)
         cmocka_unit_test(an_operand_is_the_same_whoever_rounds_it),
         cmocka_unit_test(logits_of_the_wanted_rows_reach_the_host),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_in_each_order(tests, ARRAY_LEN(tests));
 }

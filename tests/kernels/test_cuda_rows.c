@@ -1,5 +1,5 @@
 /* test_cuda_rows.c - the CUDA backend's operations on rows, each against plain arithmetic in
- * double precision over ragged shapes.
+ * double precision over ragged shapes, in each order of threads.
  */
 #include "tests/kernels/fixture_cuda.h"
 
@@ -346,5 +346,5 @@ int main(void)
         cmocka_unit_test(padding_stays_out_of_buffers_that_have_no_room_for_it),
         cmocka_unit_test(scratch_holds_the_inputs_of_products_for_the_rows_and_columns),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_in_each_order(tests, ARRAY_LEN(tests));
 }

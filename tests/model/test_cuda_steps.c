@@ -76,17 +76,26 @@ static void a_step_allocates_nothing_once_its_size_was_run(void **state)
     close_model(&f);
 }
 
+/* Steps of decode, recorded and replayed, of a prompt, and of both at once. */
 static void a_step_waits_for_the_device_once(void **state)
 {
     (void)state;
     struct fixture f;
     struct standin_counts before, after;
+    uint32_t steps = 0;
     open_model(&f);
-    decode(&f, 2, 0);
     standin_count(&before);
-    for (uint32_t pos = 1; pos < 11; pos++) decode(&f, 2, pos);
+    for (uint32_t pos = 0; pos < 12; pos++, steps++) decode(&f, 1 + pos % 4, pos / 4);
+    for (uint32_t from = 0; from < 120; from += 40, steps += 2) {
+        step_add(&f, &tables[4], ids, from, from + 39, from + 38);
+        step_run(&f);
+        step_add(&f, &tables[4], ids, from + 39, from + 40, from + 39);
+        step_add(&f, &tables[0], ids, 3 + from / 40, 4 + from / 40, 3 + from / 40);
+        step_run(&f);
+    }
     standin_count(&after);
-    assert_int_equal(after.syncs - before.syncs, 10);
+    assert_int_equal(after.syncs - before.syncs, steps);
+    assert_int_equal(after.pageable_async, before.pageable_async);
     close_model(&f);
 }
 

@@ -77,6 +77,47 @@ static void any_history_over_any_tiers_reads_as_one_that_never_slept(void **stat
     if (standin_schedule) assert_true(early > 0);
 }
 
+/* In the second of two histories, as in the first every size of step was recorded. */
+static void while_blocks_move_nothing_waits_but_the_end_of_a_step(void **state)
+{
+    (void)state;
+    static struct turn turns[2 * ROUNDS];
+    const uint32_t rounds = ROUNDS / 2;
+    struct world_options plain = on_device(64, 0, 0), o = on_device(20, 12, 60);
+    struct standin_counts before, after;
+    struct world w;
+    need_device();
+    if (!standin_count || TSAN) {
+        print_message(
+            "skipped: a real device does not count its calls, and under TSan it "
+            "would count the same in a minute more\n");
+        skip();
+    }
+    make_history(turns, 2 * rounds, 9);
+    world_open(&w, &plain);
+    answer_cold(&w, turns, 2 * rounds);
+    world_close(&w);
+    empty_folder();
+    world_open(&w, &o);
+    run_history(&w, turns, rounds);
+    uint64_t steps = metrics_counter(w.metrics, COUNTER_STEPS);
+    uint64_t up = metrics_counter(w.metrics, COUNTER_PROMOTED_RAM);
+    uint64_t down = metrics_counter(w.metrics, COUNTER_DEMOTED_RAM);
+    standin_count(&before);
+    run_history(&w, turns + rounds, rounds);
+    standin_count(&after);
+    steps = metrics_counter(w.metrics, COUNTER_STEPS) - steps;
+    assert_true(metrics_counter(w.metrics, COUNTER_PROMOTED_RAM) > up);
+    assert_true(metrics_counter(w.metrics, COUNTER_DEMOTED_RAM) > down);
+    assert_true(steps > rounds * REPLY);
+    assert_int_equal(after.syncs - before.syncs, steps);
+    assert_int_equal(after.allocs - before.allocs, 0);
+    assert_int_equal(after.frees - before.frees, 0);
+    assert_int_equal(after.pinned_used, before.pinned_used);
+    assert_int_equal(after.pageable_async, 0);
+    world_close(&w);
+}
+
 /* ---- drafts ---- */
 
 static struct request *alphabet(const struct world *w)
@@ -113,6 +154,7 @@ int main(void)
         cmocka_unit_test(every_length_comes_back_from_pinned_memory),
         cmocka_unit_test(every_length_comes_back_from_the_ssd),
         cmocka_unit_test(any_history_over_any_tiers_reads_as_one_that_never_slept),
+        cmocka_unit_test(while_blocks_move_nothing_waits_but_the_end_of_a_step),
         cmocka_unit_test(a_reply_with_drafts_has_the_bits_of_one_without),
     };
     return run_in_folder(tests, ARRAY_LEN(tests));

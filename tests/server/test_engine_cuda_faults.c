@@ -49,19 +49,20 @@ static bool may_answer(struct world *w, uint32_t n, uint32_t reply,
     struct err err;
     struct request *r = named(prompt_of(w, n, 1, 0, reply), "one");
     int rc = client_submit(&other, w, r, &err);
-    if (rc < 0) {
-        assert_int_equal(rc, -EIO);
-        client_end(&other);
-        return false;
-    }
-    client_read(&other);
-    bool ended = other.choices[0].end.reason != FINISH_ERROR;
-    if (ended)
+    if (rc == 0) client_read(&other);
+    const struct event *end = &other.choices[0].end;
+    bool answered = rc == 0 && end->reason != FINISH_ERROR;
+    if (answered) {
         assert_same(right, &other);
-    else
-        assert_int_equal(other.choices[0].end.status, 500);
+    } else {
+        const char *says = rc < 0 ? err.msg : end->text;
+        assert_int_equal(rc < 0 ? rc : end->status, rc < 0 ? -EIO : 500);
+        assert_non_null(strstr(says, "the backend has failed"));
+        assert_true(engine_failure(w->engine, &err));
+        assert_non_null(strstr(err.msg, "the CUDA device failed while"));
+    }
     client_end(&other);
-    return ended;
+    return answered;
 }
 
 /* ---- calls that fail ---- */
@@ -225,6 +226,25 @@ static void without_enough_memory_it_says_what_there_was_none_for(void **state)
     standin_memory(GIB, 4 * GIB);
 }
 
+/* Below 8.0 there are neither the products of tensor cores nor the copies that the kernels use. */
+static void a_device_that_is_too_old_is_refused_by_its_capability(void **state)
+{
+    (void)state;
+    need_standin();
+    const struct backend_options o = {.limits = {64, 4, 64, 16, 4, 64}};
+    struct backend *b = NULL;
+    struct err err;
+    standin_capability(75);
+    assert_int_equal(backend_open(&b, "cuda", &o, &err), -ENODEV);
+    assert_non_null(
+        strstr(err.msg, "has compute capability 7.5; at least 8.0 is needed"));
+    assert_int_equal(standin_reset(), 0);
+    standin_capability(80);
+    assert_int_equal(backend_open(&b, "cuda", &o, &err), 0);
+    backend_close(b);
+    standin_capability(90);
+}
+
 #define SHORT_HISTORY (TSAN ? 3 : 10)
 
 /* One server after another, each with as much as the allocation that was refused last to the
@@ -290,6 +310,7 @@ int main(void)
         cmocka_unit_test(whichever_call_of_opening_fails_it_says_so_and_nothing_stays),
         cmocka_unit_test(whichever_call_fails_requests_end_and_the_ssd_stays_right),
         cmocka_unit_test(whichever_call_of_an_early_start_fails_no_token_is_wrong),
+        cmocka_unit_test(a_device_that_is_too_old_is_refused_by_its_capability),
         cmocka_unit_test(without_enough_memory_it_says_what_there_was_none_for),
         cmocka_unit_test(
             under_any_cap_of_device_memory_it_serves_rightly_or_says_why_not),
