@@ -269,12 +269,13 @@ void kv_records_link_free(struct kv_records *rs, const struct tier *ssd)
     push_free(rs, ssd, false);
 }
 
-/* Its tokens fill these blocks at least. */
+/* All these blocks are on the SSD, and its tokens fill them at least. */
 static void end_with(struct kvstore *kv, uint32_t i, const struct block_id *last,
                      uint32_t blocks, uint32_t tokens)
 {
     uint32_t least = blocks * kv->o.block_tokens;
     kv->records->at[i].tokens = tokens > least ? tokens : least;
+    kv_record_set_kept(kv, i, last, blocks);
     kv_record_set_last(kv, i, last, blocks);
     kv_record_set_anchor(kv, i, last);
 }

@@ -27,8 +27,7 @@
  *   4. every transfer that a tier has is one of ours;
  *   5. every place of a waiting wake is in its chain or free;
  *   6. a record is found by its name, its last block, its anchor and its last block on the
- *      SSD, and is on the LRU list; that block is on the SSD, and is the record's last one if
- *      that is there;
+ *      SSD, which is there, and is on the LRU list;
  *   7. a block in a tier joins: the block before it is in that tier or in one below, or on its
  *      way there, so that whatever a restart finds on the SSD is found from its beginning.
  *      Until a tier loses a block to a failure, that is: what followed it stays for when it
@@ -402,9 +401,9 @@ bool kv_records_check(const struct kvstore *kv);
 
 /* The record's entry is to be what the record says. */
 void kv_name_put(struct kvstore *kv, uint32_t r);
-/* Its last block is another one, and may be on the SSD. */
+/* Its last block is another one, and may be on the SSD with all before it. */
 void kv_name_settle(struct kvstore *kv, uint32_t r);
-/* A block has landed on the SSD; it may have left it. */
+/* A block has landed on the SSD, before or after those that follow it; it may have left it. */
 void kv_name_landed(struct kvstore *kv, const struct block_meta *meta);
 void kv_name_left(struct kvstore *kv, const struct block_meta *meta);
 bool kv_names_check(const struct kvstore *kv);

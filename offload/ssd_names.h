@@ -14,8 +14,8 @@
  * until a write that began later has gone well: then no restart can find it.
  *
  * Between this file and that of the blocks no order is needed, as neither is believed without
- * the other.  An entry is put here when its block has landed, and whenever the process is
- * killed, the file has for a conversation
+ * the other.  An entry is put here when its block and all before it have landed, and whenever
+ * the process is killed, the file has for a conversation
  *   - no entry yet, or an older one: what its blocks tell more is found as the end of the older
  *     one's, or under a derived name;
  *   - an entry whose block is gone or erased: that is refused, and what is left is found under

@@ -305,9 +305,46 @@ a_table_of_another_size_than_the_records_is_read_as_far_as_both_go(void **state)
     }
 }
 
+static bool whole(const struct world *w, const struct kept_name *n)
+{
+    const struct slots *s = w->o.ssd->slots;
+    struct block_id id = n->last;
+    for (uint32_t left = n->depth + 1; left > 0; left--) {
+        uint32_t i = slots_find(s, &id);
+        if (i == SLOT_NONE || slots_at(s, i)->state != SLOT_READY) return false;
+        id = slots_at(s, i)->meta.parent;
+    }
+    return true;
+}
+
+/* A restart drops a block whose parent is not there, and with it the name that ends there. */
+static void no_entry_ends_with_a_block_before_which_one_is_on_its_way(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct world w;
+        world_open(&w, (struct sizes){32, 0, 64});
+        w.ssd->seed = seed;
+        w.ssd->max_wait = 20;  // blocks land in any order
+        struct text mine = named("mine", 4, 1);
+        for (int turns = 0; turns < 3; turns++) {
+            turn(&w, &mine, 0, 0);
+            w.now += 100 * SEC;
+            while (kvstore_unsaved(w.kv) || w.o.ssd->in_flight) {
+                world_step(&w);
+                if (w.ssd->names[0].name[0]) assert_true(whole(&w, &w.ssd->names[0]));
+            }
+            assert_int_equal(w.ssd->names[0].depth + 1, mine.n / B);
+            text_add(&mine, 4 * B, 2 + (uint64_t)turns);
+        }
+        world_close(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_entry_ends_with_a_block_before_which_one_is_on_its_way),
         cmocka_unit_test(of_two_names_that_end_with_one_block_both_are_there_again),
         cmocka_unit_test(
             what_is_left_of_a_conversation_whose_end_was_displaced_has_its_name),
