@@ -37,12 +37,19 @@ static bool is_whole(const struct kvstore *kv, const struct kv_record *x)
     return x->blocks > 0;
 }
 
+void kv_name_clear(struct kvstore *kv, uint32_t i)
+{
+    struct kept_name name;
+    tier_name_at(kv->o.ssd, i, &name);
+    if (!name.foreign) tier_put_name(kv->o.ssd, i, NULL);
+}
+
 void kv_name_put(struct kvstore *kv, uint32_t r)
 {
     const struct kv_record *x = &kv->records->at[r];
     if (!kv->o.ssd) return;
     if (!x->used || x->kept == 0) {
-        tier_put_name(kv->o.ssd, r, NULL);
+        kv_name_clear(kv, r);
         return;
     }
     struct kept_name name = {

@@ -162,17 +162,12 @@ static void derive_names(struct restart *x)
     }
 }
 
-/* What names none of the conversations is not to be read any more, but what another
- * fingerprint's blocks may need. */
+/* What names none of the conversations is not to be read any more. */
 static void clear_rest(struct restart *x)
 {
-    struct kept_name name;
-    struct tier *t = x->kv->o.ssd;
-    for (uint32_t i = 0; i < t->max_names; i++) {
-        if (i < x->kv->records->max && x->kv->records->at[i].used) continue;
-        tier_name_at(t, i, &name);
-        if (!name.foreign) tier_put_name(t, i, NULL);
-    }
+    for (uint32_t i = 0; i < x->kv->o.ssd->max_names; i++)
+        if (i >= x->kv->records->max || !x->kv->records->at[i].used)
+            kv_name_clear(x->kv, i);
 }
 
 // ---- all of it -------------------------------------------------------------------------

@@ -399,6 +399,8 @@ bool kv_records_check(const struct kvstore *kv);
 
 /* ---- kvstore_names.c ---- */
 
+/* Entry i is to name nothing of ours; another fingerprint's stays, as its blocks may. */
+void kv_name_clear(struct kvstore *kv, uint32_t i);
 /* The record's entry is to be what the record says. */
 void kv_name_put(struct kvstore *kv, uint32_t r);
 /* Its last block is another one, and may be on the SSD with all before it. */

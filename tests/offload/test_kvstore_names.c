@@ -282,7 +282,9 @@ static void names_of_another_fingerprint_stay_while_there_is_other_room(void **s
     }
     assert_true(n[0].foreign && n[2].foreign && n[1].name[0] && n[31].name[0]);
     struct text t = chat(0, 1, 99);
-    asleep(&w, &t);
+    turn(&w, &t, 0, 0);
+    assert_true(n[0].foreign);  // nothing of this one has been stored yet
+    world_pass(&w, 100 * SEC);
     assert_false(n[0].foreign);
     world_close(&w);
 }
