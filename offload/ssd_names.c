@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define READ_BYTES ((size_t)1 << 20)  // at a time
+#define READ_BYTES ((size_t)1 << 20)    // at a time
+#define MOST_BYTES ((uint64_t)1 << 32)  // that are looked through
 
 enum {
     LISTED = 1,  // to be written: in the ring, or as soon as it flies no more
@@ -131,25 +132,26 @@ bool ssd_names_give_up(struct ssd_names *n, uint32_t page)
 // ---- opening ---------------------------------------------------------------------------
 
 /* As long as all entries are: what is behind them cannot be anybody's. */
-static int give_size(struct ssd_names *n, uint64_t *has)
+static int give_size(struct ssd_names *n, uint64_t has)
 {
     uint64_t bytes = ssd_names_at(n->n_pages);
-    struct stat st;
-    if (fstat(n->fd, &st) < 0) return -errno;
-    *has = (uint64_t)st.st_size < bytes ? (uint64_t)st.st_size : bytes;
-    if ((uint64_t)st.st_size != bytes && ftruncate(n->fd, (off_t)bytes) < 0)
-        return -errno;
+    if (has != bytes && ftruncate(n->fd, (off_t)bytes) < 0) return -errno;
     (void)!n->sys->reserve(n->sys, n->fd, bytes);  // or a write fails, and is told
     return 0;
 }
 
-static ssize_t read_some(const struct ssd_names *n, size_t at, size_t bytes)
+static ssize_t read_into(const struct ssd_names *n, void *to, uint64_t at, size_t bytes)
 {
-    struct iovec v = {(char *)n->table + at, ALIGN_UP(bytes, DISK_PAGE)};
+    struct iovec v = {to, ALIGN_UP(bytes, DISK_PAGE)};
     ssize_t got = -EINTR;
     for (int i = 0; i < 8 && (got == -EINTR || got == -EAGAIN); i++)
         got = n->sys->read(n->sys, n->fd, &v, 1, at);
     return got;
+}
+
+static ssize_t read_some(const struct ssd_names *n, size_t at, size_t bytes)
+{
+    return read_into(n, (char *)n->table + at, at, bytes);
 }
 
 /* So many pages are as the file has them. */
@@ -177,6 +179,92 @@ static int read_table(struct ssd_names *n, uint64_t has)
             n->page[page].state |= LANDED;
     }
     return rc;
+}
+
+/* How much an entry is to stay: what is empty goes first, then another fingerprint's. */
+static uint64_t worth(const struct ssd_names *n, const struct disk_name *e)
+{
+    struct kept_name name;
+    switch (disk_name_read(e, &n->fingerprint, &name)) {
+    case DISK_OURS:
+        return name.sequence < UINT64_MAX - 2 ? name.sequence + 2 : UINT64_MAX;
+    case DISK_FOREIGN: return 1;
+    default: return 0;
+    }
+}
+
+/* The heap's first is worth the least: put it where it belongs. */
+static void sink_first(const struct ssd_names *n, uint32_t *heap, uint32_t at)
+{
+    uint32_t i = heap[at];
+    uint64_t w = worth(n, &n->table[i]);
+    for (uint64_t k; (k = 2 * (uint64_t)at + 1) < n->max; at = (uint32_t)k) {
+        if (k + 1 < n->max &&
+            worth(n, &n->table[heap[k + 1]]) < worth(n, &n->table[heap[k]]))
+            k++;
+        if (worth(n, &n->table[heap[k]]) >= w) break;
+        heap[at] = heap[k];
+    }
+    heap[at] = i;
+}
+
+/* Entries of a table that was longer: those that were used later stay. */
+static void take_over(struct ssd_names *n, uint32_t *heap, const struct disk_name *e,
+                      size_t count)
+{
+    for (size_t k = 0; k < count; k++) {
+        struct kept_name name;
+        if (disk_name_read(&e[k], &n->fingerprint, &name) != DISK_OURS) continue;
+        if (worth(n, &e[k]) <= worth(n, &n->table[heap[0]])) continue;
+        n->table[heap[0]] = e[k];
+        list(n, heap[0] / DISK_NAMES);
+        sink_first(n, heap, 0);
+    }
+}
+
+/* Best before the file is cut: then a kill loses none. */
+static void write_listed(const struct ssd_names *n)
+{
+    for (uint32_t i = 0; i < n->n_pages; i++) {
+        struct iovec v = {&n->table[(size_t)i * DISK_NAMES], DISK_PAGE};
+        if (n->page[i].state & LISTED)
+            (void)!n->sys->write(n->sys, n->fd, &v, 1, ssd_names_at(i));
+    }
+}
+
+/* The last page has no more entries than there are to be, or who raises the limit again finds
+ * names that were deleted since. */
+static void clear_end(struct ssd_names *n)
+{
+    static const struct disk_name none;
+    for (uint32_t i = n->max; i < n->n_pages * DISK_NAMES; i++) {
+        if (memcmp(&n->table[i], &none, sizeof none) == 0) continue;
+        n->table[i] = none;
+        list(n, i / DISK_NAMES);
+    }
+}
+
+/* What lies behind the entries that there are to be, as the limit was lowered. */
+static void read_rest(struct ssd_names *n, uint64_t has)
+{
+    uint64_t at = (uint64_t)n->max * sizeof *n->table;
+    if (has > MOST_BYTES) has = MOST_BYTES;
+    if (has <= at) return;
+    uint32_t *heap = calloc(n->max, sizeof *heap);
+    struct disk_name *e = aligned_alloc(DISK_PAGE, READ_BYTES);
+    for (uint32_t i = 0; heap && i < n->max; i++) heap[i] = i;
+    for (uint32_t i = n->max / 2; heap && i-- > 0;) sink_first(n, heap, i);
+    for (size_t count; heap && e && at < has; at += count * sizeof *e) {
+        size_t into = at % DISK_PAGE;
+        ssize_t got = read_into(n, e, at - into, READ_BYTES);
+        if (got < (ssize_t)(into + sizeof *e)) break;
+        count = ((size_t)got - into) / sizeof *e;
+        take_over(n, heap, e + into / sizeof *e, count);
+    }
+    free(heap);
+    free(e);
+    clear_end(n);
+    write_listed(n);
 }
 
 /* What is no entry goes from the file too. */
@@ -234,7 +322,6 @@ int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
         .owed = owed,
     };
     struct err why;
-    uint64_t has = 0;
     if (max == 0) return 0;
     if (open_file(n, f, &why) < 0) {
         without(n, found, why.msg);
@@ -243,19 +330,25 @@ int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
     if (f->folder.look) return 0;
     int rc = take_memory(n, err);
     if (rc < 0) return rc;
-    rc = give_size(n, &has);
+    struct stat st;
+    if (fstat(n->fd, &st) < 0) rc = -errno;
+    uint64_t has = rc < 0 ? 0 : (uint64_t)st.st_size, bytes = ssd_names_at(n->n_pages);
+    int unread = rc < 0 ? 0 : read_table(n, has < bytes ? has : bytes);
+    uint32_t damaged = look_at_table(n);
+    if (rc == 0) {
+        read_rest(n, has);
+        rc = give_size(n, has);
+    }
     if (rc < 0) {
         (void)!err_set(&why, rc, "%s/%s cannot be given its size: %s", f->folder.path,
                        SSD_FOLDER_NAMES, strerror(-rc));
         without(n, found, why.msg);
         return 0;
     }
-    rc = read_table(n, has);
-    if (rc < 0)
+    if (unread < 0)
         ssd_note(found,
                  "%s/%s cannot all be read (%s), so names of conversations are lost.",
-                 f->folder.path, SSD_FOLDER_NAMES, strerror(-rc));
-    uint32_t damaged = look_at_table(n);
+                 f->folder.path, SSD_FOLDER_NAMES, strerror(-unread));
     if (damaged)
         ssd_note(found, "%u names of conversations in %s/%s were damaged and are lost.",
                  damaged, f->folder.path, SSD_FOLDER_NAMES);

@@ -46,8 +46,9 @@ struct ssd_names {
     uint32_t *owed;  // (NAME_GROUPS) pages; borrowed
 };
 
-/* Of `max` names, in the folder of f.  Nothing but memory is an error: what else goes wrong
- * is noted, and then none are kept. */
+/* Of `max` names, in the folder of f; where the file has more, those used last stay, and the
+ * others go from it.  Nothing but memory is an error: what else goes wrong is noted, and then
+ * none are kept. */
 NODISCARD int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
                              struct tier_ssd_found *found, uint32_t max,
                              const struct crypto_hash *fingerprint, uint32_t *owed,

@@ -144,6 +144,50 @@ static void names_are_there_again_and_deleted_ones_are_not(void **state)
     }
 }
 
+static void put_used(struct world *w, uint32_t i, uint64_t sequence)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "name-%u", i);
+    struct kept_name n = name_of(name, i);
+    n.sequence = sequence;
+    tier_put_name(w->tier, i, &n);
+}
+
+/* How many of the names there are, each with a number above `least`. */
+static uint32_t used_above(const struct world *w, uint64_t least)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->tier->max_names; i++) {
+        struct kept_name name = found_at(w, i);
+        if (!name.name[0]) continue;
+        assert_true(name.sequence > least);
+        n++;
+    }
+    return n;
+}
+
+static void
+where_fewer_are_kept_those_used_last_stay_and_the_others_are_gone(void **state)
+{
+    (void)state;
+    static const uint32_t fewer[] = {1, 5, 16, 17, 35, NAMES - 1};
+    for (size_t k = 0; k < ARRAY_LEN(fewer); k++) {
+        struct world w;
+        open_world(&w);
+        for (uint32_t i = 0; i < NAMES; i++)
+            put_used(&w, i, 1 + (i * UINT64_C(7) + 3) % NAMES);
+        w.ssd.max_names = fewer[k];
+        world_restart(&w);
+        assert_string_equal(w.found.note, "");
+        assert_int_equal(used_above(&w, NAMES - fewer[k]), fewer[k]);
+        for (uint32_t i = 0; i < fewer[k]; i++) put(&w, i, "");
+        w.ssd.max_names = NAMES;
+        world_restart(&w);
+        assert_int_equal(used_above(&w, 0), 0);
+        world_close(&w);
+    }
+}
+
 static void what_does_not_change_is_not_written(void **state)
 {
     (void)state;
@@ -430,6 +474,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_there_again_and_deleted_ones_are_not),
+        cmocka_unit_test(
+            where_fewer_are_kept_those_used_last_stay_and_the_others_are_gone),
         cmocka_unit_test(what_does_not_change_is_not_written),
         cmocka_unit_test(changes_of_a_page_go_together_and_one_write_of_it_at_a_time),
         cmocka_unit_test(a_name_deleted_while_its_page_is_written_is_owed_to_the_end),
