@@ -108,8 +108,7 @@ static const struct option table[] = {
     {"max_conversations", OPTION_COUNT, FIELD(max_conversations), "16384", 1, 1u << 24,
      NULL, "conversations",
      "Most conversations that are listed; beyond, the one used longest ago is forgotten. "
-     "Each takes 256 bytes of a file `names` in the SSD's folder, which is cut where there are "
-     "fewer at a start: the names behind that are forgotten."},
+     "Each takes 256 bytes of a file `names` in the SSD's folder."},
     {"share", TEXT(share), "", 0, OPTION_TEXT - 1, NULL, "conversations",
      "Tenants that share blocks, and see each other's conversations: names with commas, "
      "groups apart by semicolons. Others share nothing."},
