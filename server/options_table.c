@@ -85,9 +85,9 @@ static const struct option table[] = {
     {"ssd", TEXT(ssd), "", 0, OPTION_TEXT - 1, NULL, "conversations",
      "Folder on an SSD in which conversations sleep, and from which they wake after a "
      "restart. One server at a time may have it. A folder that cannot be made or opened, or "
-     "that others may write, or that holds only what is not the server's, is an error. A "
-     "file `blocks` in it that is damaged, or of another model or size, is made anew; where "
-     "that cannot be, the server says so and runs without the SSD. Empty: none."},
+     "that others may write, or that holds only what is not the server's, is an error. Of "
+     "the files `blocks` and `names` in it, what is damaged, or of another model or size, is "
+     "made anew; where that cannot be, the server says so and runs without it. Empty: none."},
     {"ssd_size", OPTION_SIZE, FIELD(ssd_size), "16G", MIB, 1024 * TIB, NULL,
      "conversations", "Bytes of the file `blocks` in that folder."},
     {"ssd_io", OPTION_CHOICE, FIELD(ssd_io), "auto", 0, 0, "auto|threads", "conversations",
