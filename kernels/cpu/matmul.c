@@ -60,27 +60,30 @@ static void round_row(void *arg, uint32_t r, uint32_t thread)
     }
 }
 
-/* As cpu_tiles(), for rows from `row` of rounded inputs. */
+/* As cpu_tiles(), for rows from `row` of rounded inputs and panels side by side. */
 static void rounded_tiles(const struct matmul_job *j, uint32_t row, uint32_t rows,
-                          uint32_t k, uint32_t n_k, const void *w, struct target t)
+                          uint32_t k, uint32_t n_k, const void *w, uint32_t panels,
+                          struct target t)
 {
     const size_t ldx = sizeof(struct rounded_block) / sizeof(uint16_t);
+    const size_t next = cpu_panel_bytes(j->m->format, j->m->cols, j->m->type);
     const struct cpu_path *path = j->cpu->path;
-    for (struct cpu_rows r = cpu_rows_of(rows, path->tile_rows); cpu_rows_next(&r);)
-        path->tile_rounded(r.n, cpu_ceil_div(n_k, 2),
+    uint32_t most = panels == 1 ? path->tile_rows : ROUNDED_ROWS;
+    for (struct cpu_rows r = cpu_rows_of(rows, most); cpu_rows_next(&r);)
+        path->tile_rounded(r.n, panels, cpu_ceil_div(n_k, 2),
                            inputs_at(j, k / j->k_block, row + r.first)->bf16, ldx, w,
-                           t.y + r.first * t.ldy, t.ldy, k > 0);
+                           next, t.y + r.first * t.ldy, t.ldy, k > 0);
 }
 
-/* Block k of panel p with rows from `row`, which are at x unless they are rounded. */
-static void multiply_block(const struct matmul_job *j, uint32_t p, uint32_t k,
-                           uint32_t row, uint32_t rows, const float *x, size_t ldx,
-                           struct target t)
+/* Block k of panels from p with rows from `row`, which are at x unless they are rounded. */
+static void multiply_block(const struct matmul_job *j, uint32_t p, uint32_t panels,
+                           uint32_t k, uint32_t row, uint32_t rows, const float *x,
+                           size_t ldx, struct target t)
 {
     const void *w = block_of(j->m, p, k);
     uint32_t n_k = cpu_min(j->k_block, j->m->cols - k);
     if (j->rounded)
-        rounded_tiles(j, row, rows, k, n_k, w, t);
+        rounded_tiles(j, row, rows, k, n_k, w, panels, t);
     else
         cpu_tiles(j->cpu->path, kind_of(j->m), rows, n_k, x, ldx, w, PANEL, t.y, t.ldy,
                   k > 0 ? SUMS_ADD : SUMS_SET);
@@ -96,7 +99,7 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t k = 0; k < m->cols; k += j->k_block) {
-            multiply_block(j, p, k, 0, j->rows, j->x + k, m->cols, t);
+            multiply_block(j, p, 1, k, 0, j->rows, j->x + k, m->cols, t);
         }
         copy_spill(j, p, 0, j->rows, spill);
         add_bias(j, p, 0, j->rows);
@@ -113,6 +116,14 @@ static void copy_block(float *x, const struct matmul_job *j, uint32_t row,
     }
 }
 
+/* Panels from p, before `end`, that many rows pass over side by side. */
+static uint32_t side_by_side(const struct matmul_job *j, uint32_t p, uint32_t end)
+{
+    bool whole =
+        p + ROUNDED_PANELS <= end && (size_t)(p + ROUNDED_PANELS) * PANEL <= j->m->rows;
+    return j->rounded && whole ? ROUNDED_PANELS : 1;
+}
+
 static void many_rows(void *arg, uint32_t i, uint32_t thread)
 {
     const struct matmul_job *j = arg;
@@ -124,9 +135,10 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
     for (uint32_t k = 0; k < m->cols; k += j->k_block) {
         uint32_t n_k = cpu_min(j->k_block, m->cols - k);
         if (!j->rounded) copy_block(x, j, row, rows, k, n_k);
-        for (uint32_t p = first; p < end; p++) {
+        for (uint32_t p = first, n; p < end; p += n) {
             struct target t = target_of(j, p, row, spill);
-            multiply_block(j, p, k, row, rows, x, LDX, t);
+            n = side_by_side(j, p, end);
+            multiply_block(j, p, n, k, row, rows, x, LDX, t);
         }
     }
     for (uint32_t p = first; p < end; p++) {

@@ -21,6 +21,9 @@
 #define PANEL     16  // outputs in a panel
 #define TILE_ROWS 8   // most rows of one tile on any path
 
+#define ROUNDED_PANELS 4  // side by side, with rounded inputs
+#define ROUNDED_ROWS   6  // most rows of these
+
 _Static_assert(PANEL == QUANT_PANEL, "all weights are packed in panels of one width");
 
 /* Kinds of tiles: enum dtype, and this one. */
@@ -50,13 +53,16 @@ typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x
                       size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
                       size_t ldy, enum tile_sums sums);
 
-/* One tile of `pairs` pairs with inputs that are rounded to bf16 too, x(rows, 2 pairs).
+/* The tiles of `panels` panels, `next` bytes apart, side by side in y, of `pairs` pairs with inputs
+ * that are rounded to bf16 too, x(rows, 2 pairs).  Either one panel with up to tile_rows rows, or
+ * ROUNDED_PANELS with up to ROUNDED_ROWS, which loads less for each product; the same bits.
  * Each element is the sum over ascending pairs, from zero: onto it go the product of the
  * second two, then that of the first two, each by a multiply-add of one rounding, to
  * nearest even; `add` then adds it to y.  A denormal counts as zero, in weights, inputs and
  * sums. */
-typedef void rounded_tile_fn(uint32_t rows, uint32_t pairs, const uint16_t *x,
-                             size_t ldx, const void *w, float *y, size_t ldy, bool add);
+typedef void rounded_tile_fn(uint32_t rows, uint32_t panels, uint32_t pairs,
+                             const uint16_t *x, size_t ldx, const void *w, size_t next,
+                             float *y, size_t ldy, bool add);
 
 struct cpu_path {
     const char *name;      // for cpu_path

@@ -70,9 +70,9 @@ static void tiles_and_strips(uint64_t seed)
 
 static void pairs(uint64_t seed)
 {
-    enum { PAIRS = 29, LDY = 64 };
-    float v[2 * PAIRS * PANEL], y[2][TILE_ROWS * LDY];
-    uint16_t x[TILE_ROWS * 2 * PAIRS], w[2 * PAIRS * PANEL];
+    enum { PAIRS = 29, LDY = (1 + ROUNDED_PANELS) * PANEL };
+    float v[ROUNDED_PANELS * 2 * PAIRS * PANEL], y[2][TILE_ROWS * LDY];
+    uint16_t x[TILE_ROWS * 2 * PAIRS], w[ROUNDED_PANELS * 2 * PAIRS * PANEL];
     fill(v, ARRAY_LEN(v), seed);
     dtype_from_f32(w, v, DTYPE_BF16, ARRAY_LEN(w));
     fill(v, ARRAY_LEN(x), seed + 1);
@@ -83,9 +83,10 @@ static void pairs(uint64_t seed)
             fill_finite(y[p], ARRAY_LEN(y[p]), seed + 2);
             path->tile[TILE_PAIRS](rows, 2 * PAIRS - rows % 2, v, PAIRS, w, 0, y[p],
                                    LDY, (enum tile_sums)(rows % 3));
-            if (path->tile_rounded)
-                path->tile_rounded(rows, PAIRS, x, (size_t)2 * PAIRS, w, y[p] + PANEL,
-                                   LDY, rows % 2);
+            if (!path->tile_rounded) continue;
+            path->tile_rounded(rows, rows <= ROUNDED_ROWS ? ROUNDED_PANELS : 1, PAIRS,
+                               x, (size_t)2 * PAIRS, w, sizeof w / ROUNDED_PANELS,
+                               y[p] + PANEL, LDY, rows % 2);
         }
         same(y[0], y[1], ARRAY_LEN(y[0]));
     }

@@ -311,34 +311,44 @@ static uint16_t random_bf16(uint64_t *seed)
 }
 
 /* A pair's second product goes first; denormals count as zero. */
+static void check_rounded(const struct cpu_path *path, uint32_t rows, uint32_t panels,
+                          uint32_t pairs, bool add)
+{
+    enum { PAIRS = 33, LDX = 2 * PAIRS + 6, LDY = 83, NEXT = PAIRS * PANEL * 2 + 32 };
+    uint16_t x[TILE_ROWS * LDX], w[ROUNDED_PANELS * NEXT];
+    float got[TILE_ROWS * LDY], want[TILE_ROWS * LDY];
+    uint64_t seed = 5;
+    assert_true(pairs <= PAIRS);
+    for (size_t i = 0; i < ARRAY_LEN(x); i++) x[i] = random_bf16(&seed);
+    for (size_t i = 0; i < ARRAY_LEN(w); i++) w[i] = random_bf16(&seed);
+    for (size_t i = 0; i < ARRAY_LEN(got); i++) got[i] = want[i] = (float)i;
+
+    for (uint32_t i = 0; i < rows * panels * PANEL; i++) {
+        uint32_t row = i / (panels * PANEL), out = i % (panels * PANEL);
+        const uint16_t *from = x + (size_t)row * LDX,
+                       *by = w + (size_t)out / PANEL * NEXT + (size_t)out % PANEL * 2;
+        float sum = 0, *to = want + (size_t)row * LDY + out;
+        for (uint32_t p = 0; p < pairs; p++, from += 2, by += 2 * PANEL) {
+            sum = multiply_add(from[1], by[1], sum);
+            sum = multiply_add(from[0], by[0], sum);
+        }
+        *to = add ? *to + sum : sum;
+    }
+    path->tile_rounded(rows, panels, pairs, x, LDX, w, NEXT * sizeof *w, got, LDY, add);
+    assert_memory_equal(got, want, sizeof got);
+}
+
 static void rounded_tiles_are_multiply_adds_in_order(void **state)
 {
     (void)state;
-    enum { PAIRS = 33, LDX = 2 * PAIRS + 6, LDY = 19 };
-    uint16_t x[TILE_ROWS * LDX], w[PAIRS * PANEL * 2];
-    uint64_t seed = 5;
-    for (size_t i = 0; i < ARRAY_LEN(x); i++) x[i] = random_bf16(&seed);
-    for (size_t i = 0; i < ARRAY_LEN(w); i++) w[i] = random_bf16(&seed);
     FOR_EACH_PATH(path)
     {
         if (!path->tile_rounded) continue;
-        for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
-            for (uint32_t pairs = 1; pairs <= PAIRS; pairs += 8) {
-                float got[TILE_ROWS * LDY], want[TILE_ROWS * LDY];
-                for (uint32_t i = 0; i < TILE_ROWS * LDY; i++)
-                    got[i] = want[i] = (float)i;
-                for (uint32_t i = 0; i < rows * PANEL; i++) {
-                    const uint16_t *from = x + i / PANEL * LDX, *by = w + i % PANEL * 2;
-                    float sum = 0, *to = want + i / PANEL * LDY + i % PANEL;
-                    for (uint32_t p = 0; p < pairs; p++, from += 2, by += 2 * PANEL) {
-                        sum = multiply_add(from[1], by[1], sum);
-                        sum = multiply_add(from[0], by[0], sum);
-                    }
-                    *to = pairs > 8 ? *to + sum : sum;
-                }
-                path->tile_rounded(rows, pairs, x, LDX, w, got, LDY, pairs > 8);
-                assert_memory_equal(got, want, sizeof got);
-            }
+        for (uint32_t pairs = 1; pairs <= 33; pairs += 8) {
+            for (uint32_t rows = 1; rows <= path->tile_rows; rows++)
+                check_rounded(path, rows, 1, pairs, pairs > 8);
+            for (uint32_t rows = 1; rows <= ROUNDED_ROWS; rows++)
+                check_rounded(path, rows, ROUNDED_PANELS, pairs, pairs > 8);
         }
     }
 }
@@ -353,7 +363,7 @@ static void rounded_tiles_hand_on_infinity_and_nan(void **state)
         uint16_t x[2] = {ONE, ONE},
                  w[2 * PANEL] = {ONE, INF, INF, INF | 0x8000, QUIET_NAN};
         float y[PANEL];
-        path->tile_rounded(1, 1, x, 2, w, y, PANEL, false);
+        path->tile_rounded(1, 1, 1, x, 2, w, 0, y, PANEL, false);
         assert_true(isinf(y[0]) && isnan(y[1]) && isnan(y[2]) && y[3] == 0);
     }
 }

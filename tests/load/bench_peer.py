@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """bench_peer.py BENCH_MODEL LLAMA MODEL GGUF... - this backend beside llama.cpp, in one run.
 
-LLAMA is a build directory of llama.cpp with bin/llama-bench and, for decoding over a context,
-bin/llama-batched-bench; nothing is built.  MODEL is a Hugging Face folder and each GGUF a file of
+LLAMA is a build directory of llama.cpp with bin/llama-bench and, for long prompts and for decoding
+over a context, bin/llama-batched-bench, which does not warm up with a whole prompt; nothing is
+built.  MODEL is a Hugging Face folder and each GGUF a file of
 the same weights; its name says the format: bf16 and f16 are compared with ours in bf16, q8 with q8,
 q4 with q4.  Both sides have the same threads, prompts of the same length and KV in f16, and take
 turns, so that what the machine does meanwhile hits both; of flash attention on and off, the
@@ -11,7 +12,8 @@ peer's better median counts.  Printed are medians in tokens a second, the ratio 
 multiply-adds (of bf16 pairs where the backend multiplies those, of f32 elsewhere), measured
 beside it.  Give it fresh copies of the files: the peer decodes from the page cache, up to a third
 faster where a file lies there in large pieces.  One row alone: --cases decode:1:4096 --threads 2.
---busy 1: while either side is measured, one other process computes all the time.
+--busy 1: while either side is measured, one other process computes all the time.  --flash 1 leaves
+the setting out that a shorter prompt has shown to be the slower one.
 """
 import argparse
 import contextlib
@@ -25,6 +27,7 @@ import sys
 CASES = ["decode:1:0", "decode:1:1024", "decode:1:4096", "decode:8:1024",
          "prefill:1:512", "prefill:1:2048", "prefill:1:8192"]
 REPLY = 24  # tokens that a peer decodes; as many as bench_model does
+SHORT = 512  # prompts up to this many tokens can be done twice
 
 
 def options():
@@ -37,6 +40,7 @@ def options():
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--threads", default="1,2")
     p.add_argument("--cases", default=",".join(CASES))
+    p.add_argument("--flash", default="0,1", help="settings of the peer's flash attention")
     p.add_argument("--busy", type=int, default=0, help="processes that take cores away")
     return p.parse_args()
 
@@ -77,25 +81,26 @@ def peer(o, gguf, threads, case, flash):
     seqs, tokens = int(seqs), int(tokens)
     tool = os.path.join(o.llama, "bin", "llama-bench")
     common = ["-m", gguf, "-t", str(threads)]
-    if what == "prefill" or tokens == 0:
+    if tokens == 0 or what == "prefill" and tokens <= SHORT:
         n = ["-p", str(tokens), "-n", "0"] if what == "prefill" else ["-p", "0", "-n", str(REPLY)]
         out = run([tool, *common, *n, "-fa", str(int(flash)), "-r", "1", "-o", "json"])
         return json.loads(out)[0]["avg_ts"]
     tool = os.path.join(o.llama, "bin", "llama-batched-bench")
-    room = str(seqs * (tokens + REPLY) + 64)
-    flags = ["-c", room, "-b", "2048", "-ub", "512", "-npp", str(tokens), "-ntg", str(REPLY),
+    reply = 1 if what == "prefill" else REPLY
+    room = str(seqs * (tokens + reply) + 64)
+    flags = ["-c", room, "-b", "2048", "-ub", "512", "-npp", str(tokens), "-ntg", str(reply),
              "-npl", str(seqs)] + (["-fa"] if flash else [])
     out = run([tool, *common, *flags])
     # | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |
-    rows = re.findall(rf"^\|\s*{tokens} \|\s*{REPLY} \|\s*{seqs} \|(.*)\|$", out, re.M)
+    rows = re.findall(rf"^\|\s*{tokens} \|\s*{reply} \|\s*{seqs} \|(.*)\|$", out, re.M)
     if not rows:
         sys.exit(f"bench_peer: {tool} printed no row for {case}:\n{out[-1000:]}")
-    return float(rows[-1].split("|")[4])
+    return float(rows[-1].split("|")[2 if what == "prefill" else 4])
 
 
 def compare(o, gguf, threads, case):
     fmt = format_of(gguf)
-    mine, theirs = [], {False: [], True: []}
+    mine, theirs = [], {flash == "1": [] for flash in o.flash.split(",")}
     for _ in range(o.turns):
         for flash in theirs:
             theirs[flash].append(peer(o, gguf, threads, case, flash))
