@@ -119,8 +119,9 @@ $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.c.o $(HELPERS) $(BENCH_HELPERS:%=
 	$(say) LINK $@
 	$(Q)$(CC) $^ $(ALL_LDFLAGS) $(COUNT_ALLOCS) $(PKG_LIBS) $(CUDA_LIBS) $(LDLIBS) -o $@
 
-# The instruction set is asked for file by file; cpu_open chooses among them at run time.
-AVX2   := -mavx2 -mfma -mf16c
+# The instruction set is asked for file by file; cpu_open chooses among them at run time.  A short
+# loop over weights that crosses a cache line of code can take twice as long (seen on a Zen 4).
+AVX2   := -mavx2 -mfma -mf16c -falign-loops=64
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 AVX512BF16 := $(AVX512) -mavx512bf16
 

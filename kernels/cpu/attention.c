@@ -108,9 +108,11 @@ static struct reach reach_of(const struct attention_job *j, uint32_t i)
     const struct attention_item *item = item_of(j, i);
     const uint32_t *pos = b->pos + item->row;
     struct reach r = {.table = b->blocks + b->block_start[item->seq],
-                      .kv_head = i % kv_heads,
                       .first = attention_first_key(j, pos[0]) / KV_BLOCK_TOKENS,
                       .end = pos[item->n_rows - 1] / KV_BLOCK_TOKENS + 1};
+    for (int v = 0; v < 2; v++)
+        r.plane[v] = (const char *)j->kv->base +
+                     kv_plane_offset(&j->kv->shape, j->layer, v, i % kv_heads);
     if (item->partial != NO_PARTIAL) {
         r.first = cpu_max(r.first, item->segment * SEGMENT_BLOCKS);
         r.end = cpu_min(r.end, (item->segment + 1) * SEGMENT_BLOCKS);
@@ -122,13 +124,13 @@ static void attend_item(void *arg, uint32_t i, uint32_t thread)
 {
     const struct attention_job *j = arg;
     const struct attention_item *item = item_of(j, i);
-    struct tile t = {.job = j, .item = item};
+    struct tile t = {.job = j, .item = item, .kv_head = i % j->shape->kv_heads};
     t.pos = j->cpu->base.batch->pos + item->row;
     t.reach = reach_of(j, i);
     t.next = reach_of(j, i + j->cpu->base.threads);
     attention_tile_set_up(&t, cpu_scratch(j->cpu, thread));
 
-    uint32_t head = t.reach.kv_head * j->group;
+    uint32_t head = t.kv_head * j->group;
     if (item->partial != NO_PARTIAL) {
         attention_tile_segment(&t, item->segment);
         for (uint32_t g = 0; g < j->group; g++) {
@@ -204,6 +206,9 @@ void cpu_attention(struct backend *b, struct buffer *out, const struct buffer *q
     j.group = s->q_heads / s->kv_heads;
     j.dim = s->head_dim;
     j.padded = (uint32_t)attention_padded(s->head_dim);
+    j.type = kv->shape.dtype;
+    j.token_bytes = j.dim * dtype_bytes(j.type);
+    j.block_bytes = kv_block_bytes(&kv->shape);
     bool partial = plan(c, &j);
     pool_run(c->pool, j.n_items * s->kv_heads, attend_item, &j);
     if (partial) pool_run(c->pool, j.n_items, join_item, &j);

@@ -29,22 +29,26 @@ struct attention_job {
     const struct kv_pool_mem *kv;
     uint32_t layer;
     const struct attention_shape *shape;
-    uint32_t group;    // query heads of a KV head
-    uint32_t dim;      // head_dim
-    uint32_t padded;   // head_dim in whole panels
-    uint32_t n_items;  // without the factor of kv_heads
+    uint32_t group;                   // query heads of a KV head
+    uint32_t dim;                     // head_dim
+    uint32_t padded;                  // head_dim in whole panels
+    uint32_t n_items;                 // without the factor of kv_heads
+    enum dtype type;                  // of K and V
+    size_t token_bytes, block_bytes;  // of one head's K, and of the whole block
 };
 
 /* What an item reads: blocks first <= block < end of a sequence, for one KV head. */
 struct reach {
     const uint32_t *table;  // the sequence's blocks
-    uint32_t kv_head, first, end;
+    const char *plane[2];   // K and V of the head in block 0 of the pool
+    uint32_t first, end;
 };
 
 /* An item at work.  Query vector r * group + g is head g of the group in row r. */
 struct tile {
     const struct attention_job *job;
     const struct attention_item *item;
+    uint32_t kv_head;
     const uint32_t *pos;       // (n_rows)
     struct reach reach, next;  // of this item, and of that which this thread has next
 

@@ -38,7 +38,7 @@ void attention_tile_set_up(struct tile *t, float *scratch)
 
     for (uint32_t i = 0; i < queries; i++) {
         const float *q = cpu_row(j->qkv, t->item->row + i / j->group) +
-                         ((size_t)t->reach.kv_head * j->group + i % j->group) * j->dim;
+                         ((size_t)t->kv_head * j->group + i % j->group) * j->dim;
         float *to = t->q + (size_t)i * j->dim;
         for (uint32_t d = 0; d < j->dim; d++) to[d] = q[d] * j->shape->scale;
     }
@@ -62,9 +62,7 @@ static struct span span_of(const struct tile *t, uint32_t row, uint32_t chunk)
 static const char *plane_in(const struct attention_job *j, const struct reach *r,
                             uint32_t block, int v)
 {
-    const struct kv_pool_mem *kv = j->kv;
-    return (const char *)kv->base + r->table[block] * kv_block_bytes(&kv->shape) +
-           kv_plane_offset(&kv->shape, j->layer, v, r->kv_head);
+    return r->plane[v] + r->table[block] * j->block_bytes;
 }
 
 static const char *plane_of(const struct tile *t, uint32_t block, int v)
@@ -73,20 +71,22 @@ static const char *plane_of(const struct tile *t, uint32_t block, int v)
 }
 
 /* Blocks of a sequence lie far apart, so the hardware cannot guess the next one.  What is
- * asked for is the same block of the next chunk, or at the end one of the next item: a CPU
- * can wait for so many cache lines at a time only. */
-static void prefetch_later(const struct tile *t, uint32_t block, int v)
+ * asked for is the same block of the next chunk, or at the end one of the next item; this
+ * block itself where there is none. */
+static const char *later_plane(const struct tile *t, uint32_t block, int v)
 {
-    const struct attention_job *j = t->job;
     const struct reach *r = &t->reach;
     uint32_t later = block + CHUNK_BLOCKS;
-    if (later >= r->end) {
-        later = later - r->end + t->next.first;
-        r = &t->next;
-        if (later >= r->end) return;
-    }
-    size_t bytes = (size_t)KV_BLOCK_TOKENS * j->dim * dtype_bytes(j->kv->shape.dtype);
-    const char *p = plane_in(j, r, later, v);
+    if (later < r->end) return plane_of(t, later, v);
+    later = later - r->end + t->next.first;
+    if (later < t->next.end) return plane_in(t->job, &t->next, later, v);
+    return plane_of(t, block, v);
+}
+
+static void prefetch_later(const struct tile *t, uint32_t block, int v)
+{
+    size_t bytes = KV_BLOCK_TOKENS * t->job->token_bytes;
+    const char *p = later_plane(t, block, v);
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
@@ -95,29 +95,38 @@ struct blocks {
     uint32_t first, end;
 };
 
+/* Panels of one strip for so many queries, of `left` that there are; 0 where the queries are
+ * those of more than one tile. */
+static uint32_t panels_of(const struct tile *t, uint32_t queries, uint32_t left)
+{
+    const struct cpu_path *path = t->job->cpu->path;
+    if (queries > path->tile_rows) return 0;
+    uint32_t n = strip_panels(path, queries);
+    while (n > left) n /= 2;
+    return n;
+}
+
 /* V of few queries is widened in registers; for many, once for all of them. */
 static bool few_queries(const struct tile *t, uint32_t queries)
 {
-    return strip_panels(t->job->cpu->path, queries) > 1 &&
-           t->job->padded == t->job->dim;
+    return queries <= t->job->cpu->path->tile_rows && t->job->padded == t->job->dim;
 }
 
 static void load_values(const struct tile *t, struct blocks b)
 {
     const struct attention_job *j = t->job;
     const struct cpu_path *path = j->cpu->path;
-    enum dtype type = j->kv->shape.dtype;
     for (uint32_t block = b.first; block < b.end; block++) {
         prefetch_later(t, block, 1);
         const char *v = plane_of(t, block, 1);
         float *to =
             t->values + (size_t)(block % CHUNK_BLOCKS) * KV_BLOCK_TOKENS * j->padded;
         if (j->padded == j->dim) {
-            path->widen(to, v, type, (size_t)KV_BLOCK_TOKENS * j->dim);
+            path->widen(to, v, j->type, (size_t)KV_BLOCK_TOKENS * j->dim);
             continue;
         }
         for (uint32_t i = 0; i < KV_BLOCK_TOKENS; i++, to += j->padded) {
-            path->widen(to, v + (size_t)i * j->dim * dtype_bytes(type), type, j->dim);
+            path->widen(to, v + i * j->token_bytes, j->type, j->dim);
             memset(to + j->dim, 0, (j->padded - j->dim) * sizeof *to);
         }
     }
@@ -129,23 +138,27 @@ static void score_rows(const struct tile *t, uint32_t begin, uint32_t end,
 {
     const struct attention_job *j = t->job;
     const struct cpu_path *path = j->cpu->path;
-    enum dtype type = j->kv->shape.dtype;
     size_t first = (size_t)begin * j->group;
     uint32_t in_chunk = b.first % CHUNK_BLOCKS, queries = (end - begin) * j->group;
     const float *q = t->q + first * j->dim;
     float *scores = t->scores + first * CHUNK + (size_t)in_chunk * PANEL;
-    uint32_t n = cpu_min(2, strip_panels(path, queries));
-    for (uint32_t i = b.first; i < b.end; i += n, scores += (size_t)n * PANEL) {
-        const char *k = plane_of(t, i, 0);
-        prefetch_later(t, i, 0);
-        if (n == 2 && i + 1 < b.end) {
-            prefetch_later(t, i + 1, 0);
-            path->strip[type](queries, 2, j->dim, q, j->dim, k, PANEL,
-                              plane_of(t, i + 1, 0) - k, scores, CHUNK, SUMS_SET);
-        } else {
-            cpu_tiles(path, type, queries, j->dim, q, j->dim, k, PANEL, scores, CHUNK,
-                      SUMS_SET);
+    for (uint32_t i = b.first, n; i < b.end; i += n, scores += (size_t)n * PANEL) {
+        n = panels_of(t, queries, b.end - i);
+        if (n == 0) {
+            prefetch_later(t, i, 0);
+            cpu_tiles(path, j->type, queries, j->dim, q, j->dim, plane_of(t, i, 0),
+                      PANEL, scores, CHUNK, SUMS_SET);
+            n = 1;
+            continue;
         }
+        const void *k[STRIP_PANELS];
+        struct ahead ahead = {.step = 2 * PANEL * dtype_bytes(j->type)};
+        for (uint32_t p = 0; p < STRIP_PANELS; p++) {
+            k[p] = plane_of(t, i + p % n, 0);
+            ahead.line[p] = later_plane(t, i + p % n, 0);
+        }
+        path->strip[j->type](queries, n, 1, j->dim, q, j->dim, k, PANEL, scores, CHUNK,
+                             SUMS_SET, &ahead);
     }
 }
 
@@ -162,46 +175,71 @@ static void softmax_row(const struct tile *t, uint32_t row, struct span s)
     }
 }
 
-/* sum += weights V of tokens s.from <= i < s.to, the first of which is at v. */
-static void add_tokens(const struct tile *t, uint32_t row, uint32_t rows, struct span s,
-                       const char *v, enum dtype type)
+/* V of neighbouring tokens in pieces of k each, and what will be wanted after each. */
+struct tokens {
+    uint32_t pieces, k;
+    const char *v[CHUNK_BLOCKS], *later[CHUNK_BLOCKS];
+};
+
+/* sum += weights V of tokens, the first of which is `from` in the chunk, for few queries. */
+static void add_strips(const struct tile *t, uint32_t row, uint32_t queries,
+                       uint32_t from, const struct tokens *v)
 {
     const struct attention_job *j = t->job;
-    const struct cpu_path *path = j->cpu->path;
-    size_t first = (size_t)row * j->group, panel = PANEL * dtype_bytes(type);
-    uint32_t queries = rows * j->group, k = s.to - s.from;
-    const float *weight = t->scores + first * CHUNK + s.from;
-    float *sum = t->sum + first * j->padded;
-    uint32_t p = 0, panels = j->padded / PANEL, n = strip_panels(path, queries);
-    for (; n > 1 && p + n <= panels; p += n) {
-        path->strip[type](queries, n, k, weight, CHUNK, v + p * panel, j->padded,
-                          (ptrdiff_t)panel, sum + p * PANEL, j->padded, SUMS_FROM);
-    }
-    for (; p < panels; p++) {
-        cpu_tiles(path, type, queries, k, weight, CHUNK, v + p * panel, j->padded,
-                  sum + p * PANEL, j->padded, SUMS_FROM);
+    size_t first = (size_t)row * j->group, panel = PANEL * dtype_bytes(j->type),
+           token = j->token_bytes;
+    const float *weight = t->scores + first * CHUNK + from;
+    float *sum = t->sum + first * j->dim;
+    for (uint32_t p = 0, n, panels = j->dim / PANEL; p < panels; p += n) {
+        const void *w[CHUNK_BLOCKS * STRIP_PANELS];
+        struct ahead ahead[CHUNK_BLOCKS];
+        n = panels_of(t, queries, panels - p);
+        for (uint32_t i = 0; i < v->pieces; i++) {
+            const char *one = v->later[i] + p * panel, *two = one + 2 * panel;
+            ahead[i] = (struct ahead){{one, one + token, two, two + token}, 2 * token};
+            for (uint32_t k = 0; k < n; k++) w[i * n + k] = v->v[i] + (p + k) * panel;
+        }
+        j->cpu->path->strip[j->type](queries, n, v->pieces, v->k, weight, CHUNK, w,
+                                     j->dim, sum + p * PANEL, j->dim, SUMS_FROM, ahead);
     }
 }
 
-/* Only tokens that the rows see are touched: what lies in the others may be anything. */
-static void add_values(const struct tile *t, uint32_t row, uint32_t rows, struct span s,
-                       struct blocks b, bool widened)
+/* The same for many queries, whose V is widened. */
+static void add_tiles(const struct tile *t, uint32_t row, uint32_t queries,
+                      struct span s)
 {
     const struct attention_job *j = t->job;
-    if (widened) {
-        const float *v = t->values + (size_t)s.from * j->padded;
-        add_tokens(t, row, rows, s, (const char *)v, DTYPE_F32);
-        return;
-    }
-    enum dtype type = j->kv->shape.dtype;
+    size_t first = (size_t)row * j->group;
+    const float *v = t->values + (size_t)s.from * j->padded;
+    for (uint32_t d = 0; d < j->padded; d += PANEL)
+        cpu_tiles(j->cpu->path, DTYPE_F32, queries, s.to - s.from,
+                  t->scores + first * CHUNK + s.from, CHUNK, v + d, j->padded,
+                  t->sum + first * j->padded + d, j->padded, SUMS_FROM);
+}
+
+/* Only tokens that the rows see are touched: what lies in the others may be anything.  Blocks
+ * that are seen whole make one strip. */
+static void add_values(const struct tile *t, uint32_t row, uint32_t queries,
+                       struct span s, struct blocks b)
+{
+    const struct attention_job *j = t->job;
+    struct tokens v = {0};
+    uint32_t from = s.from;
     for (uint32_t block = b.first; block < b.end; block++) {
-        prefetch_later(t, block, 1);
         uint32_t base = block % CHUNK_BLOCKS * KV_BLOCK_TOKENS;
         struct span in = {cpu_max(s.from, base), cpu_min(s.to, base + KV_BLOCK_TOKENS)};
         if (in.from >= in.to) continue;
-        size_t skip = (size_t)(in.from - base) * j->dim * dtype_bytes(type);
-        add_tokens(t, row, rows, in, plane_of(t, block, 1) + skip, type);
+        if (v.pieces > 0 && v.k != in.to - in.from) {
+            add_strips(t, row, queries, from, &v);
+            v.pieces = 0;
+        }
+        if (v.pieces == 0) from = in.from;
+        size_t skip = (in.from - base) * j->token_bytes;
+        v.k = in.to - in.from;
+        v.v[v.pieces] = plane_of(t, block, 1) + skip;
+        v.later[v.pieces++] = later_plane(t, block, 1) + skip;
     }
+    if (v.pieces > 0) add_strips(t, row, queries, from, &v);
 }
 
 /* The rows that see any of the chunk are neighbours. */
@@ -221,7 +259,11 @@ static void attend_chunk(const struct tile *t, uint32_t chunk, struct blocks b)
             softmax_row(t, next++, s);
             if (next < end) other = span_of(t, next, chunk);
         }
-        add_values(t, row, next - row, s, b, widened);
+        uint32_t queries = (next - row) * t->job->group;
+        if (widened)
+            add_tiles(t, row, queries, s);
+        else
+            add_values(t, row, queries, s, b);
     }
 }
 

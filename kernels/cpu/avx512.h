@@ -16,7 +16,8 @@
 
 /* X(0) .. X(AVX512_ROWS - 1): variables of their own rather than an array, which
  * compilers would keep in memory as well as in registers. */
-#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define EACH_ROW(X)       X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define EACH_ROW_TWICE(X) EACH_ROW(X) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 
 ALWAYS_INLINE __m512 avx512_widen_bf16(__m256i h)
 {
@@ -39,6 +40,7 @@ void avx512_rope(float *x, const float *cos, const float *sin, uint32_t half);
              [DTYPE_F16] = avx512_tile_f16,                                            \
              [DTYPE_BF16] = avx512_tile_bf16,                                          \
              [TILE_PAIRS] = avx512_tile_pairs},                                        \
+    .strip_sums = 2 * AVX512_ROWS,                                                     \
     .strip = {[DTYPE_F32] = avx512_strip_f32,                                          \
               [DTYPE_F16] = avx512_strip_f16,                                          \
               [DTYPE_BF16] = avx512_strip_bf16},                                       \

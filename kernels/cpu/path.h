@@ -21,6 +21,8 @@
 #define PANEL     16  // outputs in a panel
 #define TILE_ROWS 8   // most rows of one tile on any path
 
+#define STRIP_PANELS 4  // most panels of one strip
+
 #define ROUNDED_PANELS 4  // side by side, with rounded inputs
 #define ROUNDED_ROWS   6  // most rows of these
 
@@ -46,12 +48,24 @@ typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
                      const void *w, size_t ldw, float *y, size_t ldy,
                      enum tile_sums sums);
 
-/* A strip: the tiles of `panels` panels, `next` bytes apart, side by side in y; the same
- * bits.  So few rows make enough independent sums to fill the multipliers.
- * rows * panels <= tile_rows. */
-typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-                      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y,
-                      size_t ldy, enum tile_sums sums);
+/* Cache lines that a strip asks for while it multiplies, for later use: with weights i that at
+ * line[i % 2] + i / 2 * step, and where it has four panels line[2 + i % 2] likewise.  They may
+ * be anywhere, and need not be memory of ours.  In between, they cost no time; all at once
+ * they would: a CPU can wait for so many lines at a time only. */
+struct ahead {
+    const char *line[4];
+    size_t step;
+};
+
+/* A strip: the tiles of `panels` panels side by side in y, cut into pieces of k weights each:
+ * piece n of panel p is at w[n * panels + p], and has inputs from x + n * k and ahead[n].  The
+ * bits are those of tiles over the whole.  So few rows make enough independent sums to fill
+ * the multipliers, and keep them in registers.  panels is 1, 2 or 4, and at most
+ * strip_panels(); sums is not SUMS_ADD. */
+typedef void strip_fn(uint32_t rows, uint32_t panels, uint32_t pieces, uint32_t k,
+                      const float *x, size_t ldx, const void *const *w, size_t ldw,
+                      float *y, size_t ldy, enum tile_sums sums,
+                      const struct ahead *ahead);
 
 /* The tiles of `panels` panels, `next` bytes apart, side by side in y, of `pairs` pairs with inputs
  * that are rounded to bf16 too, x(rows, 2 pairs).  Either one panel with up to tile_rows rows, or
@@ -71,7 +85,8 @@ struct cpu_path {
     uint32_t
         tile_rows;  // most rows of one tile: as many as have their sums in registers
     tile_fn *tile[TILE_KINDS];
-    strip_fn *strip[3];  // by the dtype of w
+    uint32_t strip_sums;  // most sums of a strip, likewise
+    strip_fn *strip[3];   // by the dtype of w
 
     /* NULL, or the path multiplies weights in pairs by this, rather than by
      * tile[TILE_PAIRS], with inputs that it rounds by `narrow`.  So does the CUDA backend. */
@@ -114,18 +129,19 @@ struct cpu_path {
         tile(kind, rows, k, x, ldx, w, ldw, y, ldy, sums);                             \
     }
 #define PATH_STRIP(name, kind)                                                         \
-    void name(uint32_t rows, uint32_t panels, uint32_t k, const float *x, size_t ldx,  \
-              const void *w, size_t ldw, ptrdiff_t next, float *y, size_t ldy,         \
-              enum tile_sums sums)                                                     \
+    void name(uint32_t rows, uint32_t panels, uint32_t pieces, uint32_t k,             \
+              const float *x, size_t ldx, const void *const *w, size_t ldw, float *y,  \
+              size_t ldy, enum tile_sums sums, const struct ahead *ahead)              \
     {                                                                                  \
-        strip(kind, rows, panels, k, x, ldx, w, ldw, next, y, ldy, sums);              \
+        strip(kind, rows, panels, pieces, k, x, ldx, w, ldw, y, ldy, sums, ahead);     \
     }
 
-/* Panels of a strip for so many rows: 1 where a tile has enough independent sums. */
+/* Panels of a strip for so many rows: 1 where these have enough independent sums. */
 static inline uint32_t strip_panels(const struct cpu_path *path, uint32_t rows)
 {
-    if (2 * rows > path->tile_rows) return 1;
-    return rows == 1 ? 4 : 2;
+    uint32_t panels = STRIP_PANELS;
+    while (panels > 1 && rows * panels > path->strip_sums) panels /= 2;
+    return panels;
 }
 
 extern const struct cpu_path cpu_path_portable;

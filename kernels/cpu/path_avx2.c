@@ -98,9 +98,8 @@ ALWAYS_INLINE void put(const struct sums *s, float *y, bool add)
     if (rows > (r)) multiply_add(SUM((first) + (r)), x + (r)*ldx + at, low, high);
 #define MULTIPLY_PANEL(panel, odd)                                                     \
     if (panels > (panel)) {                                                            \
-        const char *from = p + (panel)*next;                                           \
-        __m256 low = weights(kind, from, ldw, at, odd, 0);                             \
-        __m256 high = weights(kind, from, ldw, at, odd, 8);                            \
+        __m256 low = weights(kind, w[panel], ldw, at, odd, 0);                         \
+        __m256 high = weights(kind, w[panel], ldw, at, odd, 8);                        \
         STEP(0, (panel)*rows)                                                          \
         STEP(1, (panel)*rows)                                                          \
         STEP(2, (panel)*rows)                                                          \
@@ -118,63 +117,70 @@ ALWAYS_INLINE void put(const struct sums *s, float *y, bool add)
     } while (0)
 
 /* With kind, rows and panels constant this is a loop of loads, broadcasts and FMAs in
- * registers: 12 of the 16 hold sums for 6 rows. */
+ * registers: 12 of the 16 hold sums for 6 rows.  Without `ahead` it asks for more of the same
+ * weights. */
 ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t panels,
-                            uint32_t k, const float *x, size_t ldx, const void *w,
-                            size_t ldw, ptrdiff_t next, float *y, size_t ldy,
-                            enum tile_sums sums)
+                            uint32_t pieces, uint32_t k, const float *x, size_t ldx,
+                            const void *const *w, size_t ldw, float *y, size_t ldy,
+                            enum tile_sums sums, const struct ahead *ahead)
 {
     struct sums a = {0}, b = {0}, c = {0}, d = {0}, e = {0}, f = {0};
-    const char *p = w;
-    const bool pairs = kind == TILE_PAIRS;
-    const uint32_t step = pairs ? 2 : 1;
+    const size_t row = (kind == TILE_PAIRS ? PANEL : ldw) * sizeof(uint16_t);
     for (uint32_t n = 0; n < rows * panels && sums == SUMS_FROM; n++)
         get(SUM(n), y + n % rows * ldy + (size_t)(n / rows * PANEL));
-    for (uint32_t i = 0; i < k - k % step; i += step) {
-        if (kind != DTYPE_F32 && panels == 1 && rows > 1)
-            _mm_prefetch(p + i * (pairs ? PANEL : ldw) * sizeof(uint16_t) + AHEAD,
-                         _MM_HINT_T0);
-        MULTIPLY(i, false);
-        if (pairs) MULTIPLY(i + 1, true);
+    for (; pieces; pieces--, x += k, w += panels) {
+        for (uint32_t i = 0; i < k - k % 2; i += 2) {
+            for (uint32_t n = 0; ahead && n < (panels > 2 ? 4 : 2); n++)
+                _mm_prefetch(ahead->line[n] + i / 2 * ahead->step, _MM_HINT_T1);
+            if (!ahead && kind != DTYPE_F32 && rows > 1)
+                _mm_prefetch((const char *)w[0] + i * row + AHEAD, _MM_HINT_T0);
+            MULTIPLY(i, false);
+            MULTIPLY(i + 1, true);
+        }
+        if (k % 2) MULTIPLY(k - 1, false);
+        if (ahead) ahead++;
     }
-    if (k % step) MULTIPLY(k - 1, false);
     for (uint32_t n = 0; n < rows * panels; n++)
         put(SUM(n), y + n % rows * ldy + (size_t)(n / rows * PANEL), sums == SUMS_ADD);
 }
+
+#define CASE(n, p, w, ahead)                                                           \
+    case 8 * (p) + (n):                                                                \
+        strip_of(kind, n, p, pieces, k, x, ldx, w, ldw, y, ldy, sums, ahead);          \
+        break;
+#define EACH_TILE(w, ahead)                                                            \
+    CASE(1, 1, w, ahead)                                                               \
+    CASE(2, 1, w, ahead)                                                               \
+    CASE(3, 1, w, ahead)                                                               \
+    CASE(4, 1, w, ahead)                                                               \
+    CASE(5, 1, w, ahead)                                                               \
+    CASE(6, 1, w, ahead)
 
 ALWAYS_INLINE void tile(unsigned kind, uint32_t rows, uint32_t k, const float *x,
                         size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
                         enum tile_sums sums)
 {
-    switch (rows) {
-    case 1: strip_of(kind, 1, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
-    case 2: strip_of(kind, 2, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
-    case 3: strip_of(kind, 3, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
-    case 4: strip_of(kind, 4, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
-    case 5: strip_of(kind, 5, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
-    case 6: strip_of(kind, 6, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
+    const uint32_t pieces = 1;
+    switch (8 + rows) {
+        EACH_TILE(&w, NULL)
     }
 }
 
-ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k,
-                         const float *x, size_t ldx, const void *w, size_t ldw,
-                         ptrdiff_t next, float *y, size_t ldy, enum tile_sums sums)
+ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t pieces,
+                         uint32_t k, const float *x, size_t ldx, const void *const *w,
+                         size_t ldw, float *y, size_t ldy, enum tile_sums sums,
+                         const struct ahead *ahead)
 {
-    if (rows == 1 && panels == 4) {
-        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else if (rows == 1 && panels == 2) {
-        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else if (rows == 2 && panels == 2) {
-        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else if (rows == 3 && panels == 2) {
-        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else {
-        for (uint32_t n = 0; n < panels; n++) {
-            tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)n * next, ldw,
-                 y + (size_t)n * PANEL, ldy, sums);
-        }
+    switch (8 * panels + rows) {
+        EACH_TILE(w, ahead)
+        CASE(1, 2, w, ahead)
+        CASE(2, 2, w, ahead)
+        CASE(3, 2, w, ahead)
+        CASE(1, 4, w, ahead)
     }
 }
+#undef CASE
+#undef EACH_TILE
 
 #define TILE(name, kind)  static PATH_TILE(tile_##name, kind)
 #define STRIP(name, kind) static PATH_STRIP(strip_##name, kind)
@@ -360,6 +366,7 @@ const struct cpu_path cpu_path_avx2 = {
     .name = "avx2",
     .describe = "AVX2+FMA",
     .tile_rows = 6,
+    .strip_sums = 6,
     .tile = {[DTYPE_F32] = tile_f32,
              [DTYPE_F16] = tile_f16,
              [DTYPE_BF16] = tile_bf16,

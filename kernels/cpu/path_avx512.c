@@ -62,67 +62,73 @@ ALWAYS_INLINE __m512 weights(unsigned kind, const char *p, size_t ldw, uint32_t 
 #define MULTIPLY(i, odd)                                                               \
     do {                                                                               \
         const uint32_t at = i;                                                         \
-        __m512 w0 = weights(kind, p, ldw, i, odd), w1 = w0, w2 = w0, w3 = w0;          \
-        if (panels > 1) w1 = weights(kind, p + next, ldw, i, odd);                     \
-        if (panels > 2) w2 = weights(kind, p + 2 * next, ldw, i, odd);                 \
-        if (panels > 3) w3 = weights(kind, p + 3 * next, ldw, i, odd);                 \
-        EACH_ROW(STEP)                                                                 \
+        __m512 w0 = weights(kind, w[0], ldw, i, odd), w1 = w0, w2 = w0, w3 = w0;       \
+        if (panels > 1) w1 = weights(kind, w[1], ldw, i, odd);                         \
+        if (panels > 2) w2 = weights(kind, w[2], ldw, i, odd);                         \
+        if (panels > 3) w3 = weights(kind, w[3], ldw, i, odd);                         \
+        EACH_ROW_TWICE(STEP)                                                           \
     } while (0)
 
-/* With kind, rows and panels constant this is a loop of loads and FMAs in registers. */
+/* With kind, rows and panels constant this is a loop of loads and FMAs in registers.  Without
+ * `ahead` it asks for more of the same weights. */
 ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t panels,
-                            uint32_t k, const float *x, size_t ldx, const void *w,
-                            size_t ldw, ptrdiff_t next, float *y, size_t ldy,
-                            enum tile_sums sums)
+                            uint32_t pieces, uint32_t k, const float *x, size_t ldx,
+                            const void *const *w, size_t ldw, float *y, size_t ldy,
+                            enum tile_sums sums, const struct ahead *ahead)
 {
-    const char *p = w;
-    const bool pairs = kind == TILE_PAIRS;
-    const uint32_t step = pairs ? 2 : 1;
-    EACH_ROW(START)
-    for (uint32_t i = 0; i < k - k % step; i += step) {
-        if (kind != DTYPE_F32 && panels == 1 && rows > 1)
-            _mm_prefetch(p + i * (pairs ? PANEL : ldw) * sizeof(uint16_t) + AHEAD,
-                         _MM_HINT_T0);
-        MULTIPLY(i, false);
-        if (pairs) MULTIPLY(i + 1, true);
+    const size_t row = (kind == TILE_PAIRS ? PANEL : ldw) * sizeof(uint16_t);
+    EACH_ROW_TWICE(START)
+    for (; pieces; pieces--, x += k, w += panels) {
+        for (uint32_t i = 0; i < k - k % 2; i += 2) {
+            for (uint32_t n = 0; ahead && n < (panels > 2 ? 4 : 2); n++)
+                _mm_prefetch(ahead->line[n] + i / 2 * ahead->step, _MM_HINT_T1);
+            if (!ahead && kind != DTYPE_F32 && rows > 1)
+                _mm_prefetch((const char *)w[0] + i * row + AHEAD, _MM_HINT_T0);
+            MULTIPLY(i, false);
+            MULTIPLY(i + 1, true);
+        }
+        if (k % 2) MULTIPLY(k - 1, false);
+        if (ahead) ahead++;
     }
-    if (k % step) MULTIPLY(k - 1, false);
-    EACH_ROW(PUT)
+    EACH_ROW_TWICE(PUT)
 }
+
+#define CASE(n, p, w, ahead)                                                           \
+    case 16 * (p) + (n) + 1:                                                           \
+        strip_of(kind, (n) + 1, p, pieces, k, x, ldx, w, ldw, y, ldy, sums, ahead);    \
+        break;
 
 ALWAYS_INLINE void tile(unsigned kind, uint32_t rows, uint32_t k, const float *x,
                         size_t ldx, const void *w, size_t ldw, float *y, size_t ldy,
                         enum tile_sums sums)
 {
-    switch (rows) {
-#define CASE(n)                                                                        \
-    case (n) + 1: strip_of(kind, (n) + 1, 1, k, x, ldx, w, ldw, 0, y, ldy, sums); break;
-        EACH_ROW(CASE)
-#undef CASE
+    const uint32_t pieces = 1;
+#define TILE(n) CASE(n, 1, &w, NULL)
+    switch (16 + rows) {
+        EACH_ROW(TILE)
     }
+#undef TILE
 }
 
-ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k,
-                         const float *x, size_t ldx, const void *w, size_t ldw,
-                         ptrdiff_t next, float *y, size_t ldy, enum tile_sums sums)
+ALWAYS_INLINE void strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t pieces,
+                         uint32_t k, const float *x, size_t ldx, const void *const *w,
+                         size_t ldw, float *y, size_t ldy, enum tile_sums sums,
+                         const struct ahead *ahead)
 {
-    if (rows == 1 && panels == 4) {
-        strip_of(kind, 1, 4, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else if (rows == 1 && panels == 2) {
-        strip_of(kind, 1, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else if (rows == 2 && panels == 2) {
-        strip_of(kind, 2, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else if (rows == 3 && panels == 2) {
-        strip_of(kind, 3, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else if (rows == 4 && panels == 2) {
-        strip_of(kind, 4, 2, k, x, ldx, w, ldw, next, y, ldy, sums);
-    } else {
-        for (uint32_t p = 0; p < panels; p++) {
-            tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
-                 y + (size_t)p * PANEL, ldy, sums);
-        }
+#define ONE(n) CASE(n, 1, w, ahead)
+#define TWO(n) CASE(n, 2, w, ahead)
+    switch (16 * panels + rows) {
+        EACH_ROW(ONE)
+        EACH_ROW(TWO)
+        CASE(0, 4, w, ahead)
+        CASE(1, 4, w, ahead)
+        CASE(2, 4, w, ahead)
+        CASE(3, 4, w, ahead)
     }
+#undef ONE
+#undef TWO
 }
+#undef CASE
 
 PATH_TILE(avx512_tile_f32, DTYPE_F32)
 PATH_TILE(avx512_tile_f16, DTYPE_F16)

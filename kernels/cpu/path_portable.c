@@ -43,13 +43,15 @@ tile(unsigned kind, uint32_t rows, uint32_t k, const float *x, size_t ldx,
 }
 
 static inline __attribute__((always_inline)) void
-strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t k, const float *x,
-      size_t ldx, const void *w, size_t ldw, ptrdiff_t next, float *y, size_t ldy,
-      enum tile_sums sums)
+strip(unsigned kind, uint32_t rows, uint32_t panels, uint32_t pieces, uint32_t k,
+      const float *x, size_t ldx, const void *const *w, size_t ldw, float *y,
+      size_t ldy, enum tile_sums sums, const struct ahead *ahead)
 {
-    for (uint32_t p = 0; p < panels; p++) {
-        tile(kind, rows, k, x, ldx, (const char *)w + (ptrdiff_t)p * next, ldw,
-             y + (size_t)p * PANEL, ldy, sums);
+    (void)ahead;
+    for (uint32_t n = 0; n < pieces * panels; n++) {
+        bool goes_on = n >= panels && sums == SUMS_SET;
+        tile(kind, rows, k, x + (size_t)(n / panels) * k, ldx, w[n], ldw,
+             y + (size_t)(n % panels) * PANEL, ldy, goes_on ? SUMS_FROM : sums);
     }
 }
 
@@ -161,6 +163,7 @@ const struct cpu_path cpu_path_portable = {
     .name = "portable",
     .describe = "portable C",
     .tile_rows = 6,
+    .strip_sums = 6,
     .tile = {[DTYPE_F32] = tile_f32,
              [DTYPE_F16] = tile_f16,
              [DTYPE_BF16] = tile_bf16,

@@ -48,6 +48,9 @@ static void tiles_and_strips(uint64_t seed)
     for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
         const void *from = t ? (const void *)narrow : w;
         if (t) dtype_from_f32(narrow, w, dtypes[t], ARRAY_LEN(w));
+        const void *each[STRIP_PANELS];
+        for (size_t p = 0; p < STRIP_PANELS; p++)
+            each[p] = (const char *)from + p * K * PANEL * dtype_bytes(dtypes[t]);
         for (uint32_t rows = 1; rows <= native_path->tile_rows; rows++) {
             const uint32_t panels = strip_panels(native_path, rows);
             for (int p = 0; p < 2; p++) {
@@ -56,11 +59,9 @@ static void tiles_and_strips(uint64_t seed)
                 fill_finite(strip[p], ARRAY_LEN(strip[p]), seed + 3);
                 path->tile[dtypes[t]](rows, K, x, K, from, PANEL, tile[p], LDY,
                                       (enum tile_sums)(rows % 3));
-                if (panels > 1)
-                    path->strip[dtypes[t]](
-                        rows, panels, K, x, K, from, PANEL,
-                        (ptrdiff_t)(K * PANEL * dtype_bytes(dtypes[t])), strip[p], LDY,
-                        (enum tile_sums)((rows + 1) % 3));
+                path->strip[dtypes[t]](rows, panels, 1, K, x, K, each, PANEL, strip[p],
+                                       LDY, rows % 2 ? SUMS_FROM : SUMS_SET,
+                                       &(struct ahead){0});
             }
             same(tile[0], tile[1], ARRAY_LEN(tile[0]));
             same(strip[0], strip[1], ARRAY_LEN(strip[0]));

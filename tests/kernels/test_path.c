@@ -154,33 +154,48 @@ static void softmax_counts_its_span_and_rescales_what_was(void **state)
     }
 }
 
-/* Panels that lie anywhere, side by side in y. */
+/* Panels that lie anywhere, side by side in y, in one piece and in three. */
+enum { STRIP_K = 39, STRIP_NEXT = STRIP_K * PANEL + 32 };
+
+static void check_strip(const struct cpu_path *path, enum dtype t, uint32_t rows,
+                        uint32_t panels, const float *x, const char *w)
+{
+    const enum tile_sums sums = rows % 2 ? SUMS_SET : SUMS_FROM;
+    const size_t element = dtype_bytes(t);
+    for (uint32_t pieces = 1; pieces <= 3; pieces += 2) {
+        const void *each[3 * STRIP_PANELS];
+        struct ahead nowhere[3];
+        float got[TILE_ROWS * 64], want[TILE_ROWS * 64];
+        uint32_t k = STRIP_K / pieces;
+        for (size_t i = 0; i < ARRAY_LEN(got); i++) got[i] = want[i] = (float)i;
+        for (uint32_t p = 0; p < panels; p++) {
+            const char *panel = w + p * STRIP_NEXT * element;
+            path->tile[t](rows, STRIP_K, x, STRIP_K, panel, PANEL,
+                          want + (size_t)p * PANEL, 64, sums);
+            for (uint32_t n = 0; n < pieces; n++) {
+                each[n * panels + p] = panel + (size_t)n * k * PANEL * element;
+                nowhere[n] = (struct ahead){{w, NULL, (const char *)x, panel}, 640};
+            }
+        }
+        path->strip[t](rows, panels, pieces, k, x, STRIP_K, each, PANEL, got, 64, sums,
+                       nowhere);
+        assert_memory_equal(got, want, sizeof got);
+    }
+}
+
 static void a_strip_has_the_bits_of_its_tiles(void **state)
 {
     (void)state;
-    enum { K = 37, NEXT = K * PANEL + 32 };
     FOR_EACH_PATH(path)
     {
         for (size_t t = 0; t < ARRAY_LEN(dtypes); t++) {
-            float exact[4 * NEXT], x[TILE_ROWS * K];
-            void *w = random_typed(t, 4 * NEXT, dtypes[t], exact);
+            float exact[STRIP_PANELS * STRIP_NEXT], x[TILE_ROWS * STRIP_K];
+            void *w = random_typed(t, STRIP_PANELS * STRIP_NEXT, dtypes[t], exact);
             uint64_t seed = 11;
             for (size_t i = 0; i < ARRAY_LEN(x); i++) x[i] = random_unit(&seed);
-            size_t next = NEXT * dtype_bytes(dtypes[t]);
-            for (uint32_t rows = 1; strip_panels(path, rows) > 1; rows++) {
-                for (uint32_t panels = 1; panels <= 4; panels++) {
-                    float got[TILE_ROWS * 64], want[TILE_ROWS * 64];
-                    for (size_t i = 0; i < ARRAY_LEN(got); i++)
-                        got[i] = want[i] = (float)i;
-                    for (uint32_t p = 0; p < panels; p++) {
-                        path->tile[dtypes[t]](rows, K, x, K, (char *)w + p * next,
-                                              PANEL, want + (size_t)p * PANEL, 64,
-                                              (enum tile_sums)(rows % 3));
-                    }
-                    path->strip[dtypes[t]](rows, panels, K, x, K, w, PANEL, next, got,
-                                           64, (enum tile_sums)(rows % 3));
-                    assert_memory_equal(got, want, sizeof got);
-                }
+            for (uint32_t rows = 1; rows <= path->tile_rows; rows++) {
+                for (uint32_t panels = strip_panels(path, rows); panels; panels /= 2)
+                    check_strip(path, dtypes[t], rows, panels, x, w);
             }
             free(w);
         }
