@@ -136,9 +136,9 @@ static void note_unreserved(struct opening *x, uint64_t has, int rc)
 {
     ssd_note(
         x->found,
-        "Only %llu of the SSD tier's %llu MiB are reserved on %s (%s), so the rest may "
+        "Only %llu of the SSD tier's %llu KiB are reserved on %s (%s), so the rest may "
         "turn out not to be there.",
-        (unsigned long long)(has >> 20), (unsigned long long)(x->bytes >> 20),
+        (unsigned long long)(has >> 10), (unsigned long long)(x->bytes >> 10),
         x->o->dir, strerror(-rc));
 }
 

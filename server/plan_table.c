@@ -11,8 +11,11 @@
 /* clang-format off */
 static const struct option table[] = {
     {"trace", OPTION_STRING, FIELD(trace), "", 0, OPTION_TEXT - 1, NULL, "trace",
-     "The trace: Mooncake's jsonl or the session CSV; - is standard input. The first "
-     "argument without dashes says the same."},
+     "The trace: Mooncake's jsonl, or a CSV of sessions with the columns session_id, "
+     "arrival_ms (of the session), round_idx (from 0), prefix_len (tokens kept of the "
+     "rounds before), input_len (new tokens), output_len and wait_after_ms (until the next "
+     "round, -1 after the last), a session's rounds in a row; - is standard input. The "
+     "first argument without dashes says the same."},
     {"synthetic", OPTION_COUNT, FIELD(synthetic), "0", 0, 100000000, NULL, "trace",
      "Make up so many conversations instead."},
     {"duration", OPTION_DURATION, FIELD(duration_ms), "24h", 1, 24 * HOURS, NULL, "trace",
