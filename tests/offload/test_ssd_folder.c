@@ -104,6 +104,36 @@ static void a_folder_of_other_things_is_refused_and_left_as_it_was(void **state)
     world_close(&w);
 }
 
+/* `names` is the tier's where it begins like one; there are no blocks. */
+static void a_file_of_somebody_elses_called_names_is_left_as_it_was(void **state)
+{
+    (void)state;
+    static const char *const theirs[] = {
+        "Ann\nBob\n", "this is longer than one entry, which has 256 bytes ...........",
+        "\1"};
+    for (size_t k = 0; k < ARRAY_LEN(theirs) + 2; k++) {
+        struct world w;
+        char path[128], text[DISK_PAGE + 1] = "", after[sizeof text] = "";
+        world_ssd(&w, "/tmp", 4);
+        w.ssd.max_names = 40;
+        in_dir(&w, "names", path);
+        for (int i = 0; k < ARRAY_LEN(theirs) && i < (k == 1 ? 20 : 1); i++)
+            strcat(text, theirs[k]);
+        size_t bytes = k == 2 ? 300 : k < 2 ? strlen(text) : k == 3 ? 0 : 4096;
+        int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        assert_true(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes);
+        if (k < ARRAY_LEN(theirs))
+            expect_foreseen(&w, -ENOTEMPTY, "holds other things than the tier's");
+        else
+            world_start(&w);  // no entries are none of anybody's
+        assert_true(pread(fd, after, bytes, 0) == (ssize_t)bytes);
+        assert_memory_equal(text, after, bytes);
+        assert_int_equal(holds(&w, "blocks"), k >= ARRAY_LEN(theirs));
+        close(fd);
+        world_close(&w);
+    }
+}
+
 static void a_folder_as_good_as_empty_will_do_and_so_will_one_with_our_blocks(void **s)
 {
     (void)s;
@@ -440,6 +470,7 @@ int main(void)
         cmocka_unit_test(all_of_the_file_is_reserved),
         cmocka_unit_test(a_folder_that_others_may_write_is_refused),
         cmocka_unit_test(a_folder_of_other_things_is_refused_and_left_as_it_was),
+        cmocka_unit_test(a_file_of_somebody_elses_called_names_is_left_as_it_was),
         cmocka_unit_test(
             a_folder_as_good_as_empty_will_do_and_so_will_one_with_our_blocks),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
