@@ -210,37 +210,42 @@ static uint64_t worth(const struct ssd_names *n, const struct disk_name *e)
     }
 }
 
+struct place {
+    uint64_t worth;
+    uint32_t at;  // in the table
+};
+
 /* The heap's first is worth the least: put it where it belongs. */
-static void sink(const struct ssd_names *n, uint32_t *heap, uint32_t at)
+static void sink(struct place *heap, uint32_t n, uint32_t i)
 {
-    uint32_t i = heap[at];
-    uint64_t w = worth(n, &n->table[i]);
-    for (uint64_t k; (k = 2 * (uint64_t)at + 1) < n->max; at = (uint32_t)k) {
-        if (k + 1 < n->max &&
-            worth(n, &n->table[heap[k + 1]]) < worth(n, &n->table[heap[k]]))
-            k++;
-        if (worth(n, &n->table[heap[k]]) >= w) break;
-        heap[at] = heap[k];
+    struct place x = heap[i];
+    for (uint64_t k; (k = 2 * (uint64_t)i + 1) < n; i = (uint32_t)k) {
+        if (k + 1 < n && heap[k + 1].worth < heap[k].worth) k++;
+        if (heap[k].worth >= x.worth) break;
+        heap[i] = heap[k];
     }
-    heap[at] = i;
+    heap[i] = x;
 }
 
-static void take_over(struct ssd_names *n, uint32_t *heap, const struct disk_name *e)
+static void take_over(struct ssd_names *n, struct place *heap,
+                      const struct disk_name *e)
 {
-    uint32_t i = heap[0];
-    if (worth(n, e) <= worth(n, &n->table[i])) return;
-    n->table[i] = *e;
-    list(n, i / DISK_NAMES);
-    sink(n, heap, 0);
+    uint64_t w = worth(n, e);
+    if (w <= heap->worth) return;
+    n->table[heap->at] = *e;
+    list(n, heap->at / DISK_NAMES);
+    heap->worth = w;
+    sink(heap, n->max, 0);
 }
 
 /* Of the entries behind those that there are to be, the ones used later stay; e: room to read
  * them. */
-static int take_rest(struct ssd_names *n, uint64_t has, uint32_t *heap,
+static int take_rest(struct ssd_names *n, uint64_t has, struct place *heap,
                      struct disk_name *e)
 {
-    for (uint32_t i = 0; i < n->max; i++) heap[i] = i;
-    for (uint32_t i = n->max / 2; i-- > 0;) sink(n, heap, i);
+    for (uint32_t i = 0; i < n->max; i++)
+        heap[i] = (struct place){worth(n, &n->table[i]), i};
+    for (uint32_t i = n->max / 2; i-- > 0;) sink(heap, n->max, i);
     uint64_t at = (uint64_t)n->max * sizeof *e;
     while (at + sizeof *e <= has) {
         size_t first = at % DISK_PAGE / sizeof *e;
@@ -270,7 +275,7 @@ static void write_listed(struct ssd_names *n)
 static int read_rest(struct ssd_names *n, uint64_t has)
 {
     if (has <= (uint64_t)n->max * sizeof *n->table) return 0;
-    uint32_t *heap = calloc(n->max, sizeof *heap);
+    struct place *heap = calloc(n->max, sizeof *heap);
     struct disk_name *e = aligned_alloc(DISK_PAGE, READ_BYTES);
     int rc = heap && e ? take_rest(n, has < MOST_BYTES ? has : MOST_BYTES, heap, e)
                        : -ENOMEM;
