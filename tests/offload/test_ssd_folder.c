@@ -104,31 +104,36 @@ static void a_folder_of_other_things_is_refused_and_left_as_it_was(void **state)
     world_close(&w);
 }
 
-/* `names` is the tier's where it begins like one; there are no blocks. */
+/* There are no blocks: `names` is the tier's if it begins with an entry, or has none. */
 static void a_file_of_somebody_elses_called_names_is_left_as_it_was(void **state)
 {
     (void)state;
-    static const char *const theirs[] = {
-        "Ann\nBob\n", "this is longer than one entry, which has 256 bytes ...........",
-        "\1"};
-    for (size_t k = 0; k < ARRAY_LEN(theirs) + 2; k++) {
+    static const char text[DISK_PAGE] = "Ann\nBob\n", none[DISK_PAGE], one[300] = "\1";
+    static const struct {
+        const char *bytes;
+        size_t n;
+        bool ours;
+    } cases[] = {
+        {text, 8, false},         {text, sizeof text, false},
+        {one, sizeof one, false}, {none, 255, false},
+        {none, 0, true},          {none, sizeof none, true},
+    };
+    for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
         struct world w;
-        char path[128], text[DISK_PAGE + 1] = "", after[sizeof text] = "";
+        char path[128], after[DISK_PAGE];
         world_ssd(&w, "/tmp", 4);
         w.ssd.max_names = 40;
         in_dir(&w, "names", path);
-        for (int i = 0; k < ARRAY_LEN(theirs) && i < (k == 1 ? 20 : 1); i++)
-            strcat(text, theirs[k]);
-        size_t bytes = k == 2 ? 300 : k < 2 ? strlen(text) : k == 3 ? 0 : 4096;
         int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-        assert_true(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes);
-        if (k < ARRAY_LEN(theirs))
-            expect_foreseen(&w, -ENOTEMPTY, "holds other things than the tier's");
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, cases[k].bytes, cases[k].n), cases[k].n);
+        if (cases[k].ours)
+            world_start(&w);
         else
-            world_start(&w);  // no entries are none of anybody's
-        assert_true(pread(fd, after, bytes, 0) == (ssize_t)bytes);
-        assert_memory_equal(text, after, bytes);
-        assert_int_equal(holds(&w, "blocks"), k >= ARRAY_LEN(theirs));
+            expect_foreseen(&w, -ENOTEMPTY, "holds other things than the tier's");
+        assert_int_equal(pread(fd, after, cases[k].n, 0), cases[k].n);
+        assert_memory_equal(cases[k].bytes, after, cases[k].n);
+        assert_int_equal(holds(&w, "blocks"), cases[k].ours);
         close(fd);
         world_close(&w);
     }
