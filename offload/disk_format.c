@@ -140,3 +140,16 @@ enum disk_verdict disk_name_read(const struct disk_name *e,
     memcpy(out->name, e->name, n);
     return DISK_OURS;
 }
+
+bool disk_names_likely(const void *start, size_t bytes)
+{
+    static const struct crypto_hash any;
+    const struct disk_name *e = start;
+    struct kept_name name;
+    if (bytes == 0) return true;
+    for (size_t i = 0; i < bytes / sizeof *e; i++) {
+        enum disk_verdict v = disk_name_read(&e[i], &any, &name);
+        if (v == DISK_FOREIGN || v == DISK_OURS) return true;
+    }
+    return bytes >= sizeof *e && all_zero(start, bytes);
+}

@@ -98,7 +98,7 @@ void ssd_end_naming(struct tier_ssd *t, struct ssd_run *r)
     if (r->res < 0 && t->closing) {
         t->left += !ssd_names_give_up(&t->names, r->piece);
     } else {
-        ssd_names_done(&t->names, r->piece, r->res);
+        ssd_names_done(&t->names, r->piece, r->res, r->some);
         if (r->res < 0) t->base.naming.failed = true;
     }
     give_copy(t, r->segment[0].iov_base);

@@ -1,5 +1,7 @@
 #include "offload/ssd_folder.h"
 
+#include "offload/disk_format.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -173,10 +175,26 @@ static int take_lock(struct opening *x)
 
 // ---- what else lies there --------------------------------------------------------------
 
-static bool is_foreign(const char *name)
+/* Names whose blocks have been deleted; what is no regular file is left alone later. */
+static bool has_names(const struct ssd_folder *f)
 {
-    return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND) &&
-           strcmp(name, SSD_FOLDER_NAMES);
+    struct disk_name page[DISK_NAMES];
+    struct stat st;
+    if (fstatat(f->dir, SSD_FOLDER_NAMES, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+        !S_ISREG(st.st_mode))
+        return true;
+    int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    int fd = openat(f->dir, SSD_FOLDER_NAMES, flags);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, page, sizeof page);
+    close(fd);
+    return n >= 0 && disk_names_likely(page, (size_t)n);
+}
+
+static bool is_foreign(const struct ssd_folder *f, const char *name)
+{
+    if (strcmp(name, SSD_FOLDER_NAMES) == 0) return !has_names(f);
+    return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND);
 }
 
 /* Our files stay out of a folder that is somebody else's, such as / or /dev: one that holds
@@ -193,7 +211,7 @@ static int refuse_foreign(struct opening *x, const char *blocks)
         return rc;
     }
     const struct dirent *entry;
-    while ((entry = readdir(dir)) && !is_foreign(entry->d_name)) continue;
+    while ((entry = readdir(dir)) && !is_foreign(f, entry->d_name)) continue;
     bool foreign = entry != NULL;
     closedir(dir);
     if (!foreign) return 0;

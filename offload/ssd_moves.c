@@ -21,6 +21,7 @@ struct ssd_run *ssd_take_run(struct tier_ssd *t, enum ssd_run_kind kind, int fd,
     t->free_runs = r->next;
     r->n_ios = r->n_segments = 0;
     r->done = r->tries = 0;
+    r->some = false;
     r->kind = kind;
     r->op.fd = fd;
     r->at = at;

@@ -99,7 +99,7 @@ static void land(struct ssd_names *n, struct ssd_name_page *p, bool well)
 }
 
 /* Where the device has no room for a page that it never had, nothing of it is there. */
-void ssd_names_done(struct ssd_names *n, uint32_t page, int res)
+void ssd_names_done(struct ssd_names *n, uint32_t page, int res, bool some)
 {
     struct ssd_name_page *p = &n->page[page];
     assert(p->state & FLYING);
@@ -108,7 +108,7 @@ void ssd_names_done(struct ssd_names *n, uint32_t page, int res)
         if (p->state & LISTED) push(n, page);
         return;
     }
-    if (!tier_lacks_room(res)) p->state |= LANDED;
+    if (some || !tier_lacks_room(res)) p->state |= LANDED;
     if (!(p->state & LANDED)) {
         settle(n, p->owed);
         p->owed = 0;
@@ -129,16 +129,7 @@ bool ssd_names_give_up(struct ssd_names *n, uint32_t page)
     return gone;
 }
 
-// ---- opening ---------------------------------------------------------------------------
-
-/* As long as all entries are: what is behind them cannot be anybody's. */
-static int give_size(struct ssd_names *n, uint64_t has)
-{
-    uint64_t bytes = ssd_names_at(n->n_pages);
-    if (has != bytes && ftruncate(n->fd, (off_t)bytes) < 0) return -errno;
-    (void)!n->sys->reserve(n->sys, n->fd, bytes);  // or a write fails, and is told
-    return 0;
-}
+// ---- what the file has -----------------------------------------------------------------
 
 static ssize_t read_into(const struct ssd_names *n, void *to, uint64_t at, size_t bytes)
 {
@@ -149,25 +140,27 @@ static ssize_t read_into(const struct ssd_names *n, void *to, uint64_t at, size_
     return got;
 }
 
-static ssize_t read_some(const struct ssd_names *n, size_t at, size_t bytes)
-{
-    return read_into(n, (char *)n->table + at, at, bytes);
-}
-
 /* So many pages are as the file has them. */
 static size_t read_pages(const struct ssd_names *n, size_t at, size_t bytes, int *rc)
 {
-    ssize_t got = read_some(n, at, bytes);
+    ssize_t got = read_into(n, (char *)n->table + at, at, bytes);
     if (got >= (ssize_t)bytes) return ALIGN_UP(bytes, DISK_PAGE) / DISK_PAGE;
     if (got >= DISK_PAGE) return (size_t)got / DISK_PAGE;
     *rc = got < 0 ? (int)got : -EIO;
     return 0;
 }
 
+static bool is_empty(const struct ssd_names *n, size_t page)
+{
+    const char *p = (const char *)n->table + page * DISK_PAGE;
+    return p[0] == 0 && memcmp(p, p + 1, DISK_PAGE - 1) == 0;
+}
+
 /* A page that cannot be read is written anew. */
 static int read_table(struct ssd_names *n, uint64_t has)
 {
     int rc = 0;
+    if (has > ssd_names_at(n->n_pages)) has = ssd_names_at(n->n_pages);
     for (size_t page = 0, at; (at = page * DISK_PAGE) < has;) {
         size_t bytes = has - at < READ_BYTES ? has - at : READ_BYTES;
         size_t good = read_pages(n, at, bytes, &rc);
@@ -176,10 +169,34 @@ static int read_table(struct ssd_names *n, uint64_t has)
             list(n, (uint32_t)page);
         }
         for (size_t end = page + (good ? good : 1); page < end; page++)
-            n->page[page].state |= LANDED;
+            if (!good || !is_empty(n, page)) n->page[page].state |= LANDED;
     }
     return rc;
 }
+
+static void clear(struct ssd_names *n, uint32_t i)
+{
+    static const struct disk_name none;
+    if (memcmp(&n->table[i], &none, sizeof none) == 0) return;
+    n->table[i] = none;
+    list(n, i / DISK_NAMES);
+}
+
+/* What is no entry goes from the file too. */
+static uint32_t clear_damaged(struct ssd_names *n)
+{
+    uint32_t damaged = 0;
+    struct kept_name name;
+    for (uint32_t i = 0; i < n->max; i++) {
+        if (disk_name_read(&n->table[i], &n->fingerprint, &name) != DISK_DAMAGED)
+            continue;
+        clear(n, i);
+        damaged++;
+    }
+    return damaged;
+}
+
+// ---- where it was longer ---------------------------------------------------------------
 
 /* How much an entry is to stay: what is empty goes first, then another fingerprint's. */
 static uint64_t worth(const struct ssd_names *n, const struct disk_name *e)
@@ -193,94 +210,83 @@ static uint64_t worth(const struct ssd_names *n, const struct disk_name *e)
     }
 }
 
+struct place {
+    uint64_t worth;
+    uint32_t at;  // in the table
+};
+
 /* The heap's first is worth the least: put it where it belongs. */
-static void sink_first(const struct ssd_names *n, uint32_t *heap, uint32_t at)
+static void sink(struct place *heap, uint32_t n, uint32_t i)
 {
-    uint32_t i = heap[at];
-    uint64_t w = worth(n, &n->table[i]);
-    for (uint64_t k; (k = 2 * (uint64_t)at + 1) < n->max; at = (uint32_t)k) {
-        if (k + 1 < n->max &&
-            worth(n, &n->table[heap[k + 1]]) < worth(n, &n->table[heap[k]]))
-            k++;
-        if (worth(n, &n->table[heap[k]]) >= w) break;
-        heap[at] = heap[k];
+    struct place x = heap[i];
+    for (uint64_t k; (k = 2 * (uint64_t)i + 1) < n; i = (uint32_t)k) {
+        if (k + 1 < n && heap[k + 1].worth < heap[k].worth) k++;
+        if (heap[k].worth >= x.worth) break;
+        heap[i] = heap[k];
     }
-    heap[at] = i;
+    heap[i] = x;
 }
 
-/* Entries of a table that was longer: those that were used later stay. */
-static void take_over(struct ssd_names *n, uint32_t *heap, const struct disk_name *e,
-                      size_t count)
+static void take_over(struct ssd_names *n, struct place *heap,
+                      const struct disk_name *e)
 {
-    for (size_t k = 0; k < count; k++) {
-        struct kept_name name;
-        if (disk_name_read(&e[k], &n->fingerprint, &name) != DISK_OURS) continue;
-        if (worth(n, &e[k]) <= worth(n, &n->table[heap[0]])) continue;
-        n->table[heap[0]] = e[k];
-        list(n, heap[0] / DISK_NAMES);
-        sink_first(n, heap, 0);
-    }
+    uint64_t w = worth(n, e);
+    if (w <= heap->worth) return;
+    n->table[heap->at] = *e;
+    list(n, heap->at / DISK_NAMES);
+    heap->worth = w;
+    sink(heap, n->max, 0);
 }
 
-/* Best before the file is cut: then a kill loses none. */
-static void write_listed(const struct ssd_names *n)
+/* Of the entries behind those that there are to be, the ones used later stay; e: room to read
+ * them. */
+static int take_rest(struct ssd_names *n, uint64_t has, struct place *heap,
+                     struct disk_name *e)
+{
+    for (uint32_t i = 0; i < n->max; i++)
+        heap[i] = (struct place){worth(n, &n->table[i]), i};
+    for (uint32_t i = n->max / 2; i-- > 0;) sink(heap, n->max, i);
+    uint64_t at = (uint64_t)n->max * sizeof *e;
+    while (at + sizeof *e <= has) {
+        size_t first = at % DISK_PAGE / sizeof *e;
+        ssize_t got = read_into(n, e, at - first * sizeof *e, READ_BYTES);
+        if (got < 0) return (int)got;
+        size_t end = (size_t)got / sizeof *e;
+        if (end <= first) return -EIO;
+        for (size_t k = first; k < end; k++) take_over(n, heap, &e[k]);
+        at += (end - first) * sizeof *e;
+    }
+    return 0;
+}
+
+/* Best before the file is cut, or a kill loses what was taken over. */
+static void write_listed(struct ssd_names *n)
 {
     for (uint32_t i = 0; i < n->n_pages; i++) {
         struct iovec v = {&n->table[(size_t)i * DISK_NAMES], DISK_PAGE};
-        if (n->page[i].state & LISTED)
-            (void)!n->sys->write(n->sys, n->fd, &v, 1, ssd_names_at(i));
+        if (!(n->page[i].state & LISTED)) continue;
+        n->page[i].state |= LANDED;
+        (void)!n->sys->write(n->sys, n->fd, &v, 1, ssd_names_at(i));
     }
 }
 
-/* The last page has no more entries than there are to be, or who raises the limit again finds
- * names that were deleted since. */
-static void clear_end(struct ssd_names *n)
+/* The limit was lowered.  The last page, too, has no more entries than there are to be, or
+ * who raises it again finds names that were deleted since. */
+static int read_rest(struct ssd_names *n, uint64_t has)
 {
-    static const struct disk_name none;
-    for (uint32_t i = n->max; i < n->n_pages * DISK_NAMES; i++) {
-        if (memcmp(&n->table[i], &none, sizeof none) == 0) continue;
-        n->table[i] = none;
-        list(n, i / DISK_NAMES);
-    }
-}
-
-/* What lies behind the entries that there are to be, as the limit was lowered. */
-static void read_rest(struct ssd_names *n, uint64_t has)
-{
-    uint64_t at = (uint64_t)n->max * sizeof *n->table;
-    if (has > MOST_BYTES) has = MOST_BYTES;
-    if (has <= at) return;
-    uint32_t *heap = calloc(n->max, sizeof *heap);
+    if (has <= (uint64_t)n->max * sizeof *n->table) return 0;
+    struct place *heap = calloc(n->max, sizeof *heap);
     struct disk_name *e = aligned_alloc(DISK_PAGE, READ_BYTES);
-    for (uint32_t i = 0; heap && i < n->max; i++) heap[i] = i;
-    for (uint32_t i = n->max / 2; heap && i-- > 0;) sink_first(n, heap, i);
-    for (size_t count; heap && e && at < has; at += count * sizeof *e) {
-        size_t into = at % DISK_PAGE;
-        ssize_t got = read_into(n, e, at - into, READ_BYTES);
-        if (got < (ssize_t)(into + sizeof *e)) break;
-        count = ((size_t)got - into) / sizeof *e;
-        take_over(n, heap, e + into / sizeof *e, count);
-    }
+    int rc = heap && e ? take_rest(n, has < MOST_BYTES ? has : MOST_BYTES, heap, e)
+                       : -ENOMEM;
     free(heap);
     free(e);
-    clear_end(n);
+    for (uint32_t i = n->max; i < n->n_pages * DISK_NAMES; i++) clear(n, i);
     write_listed(n);
+    return rc;
 }
 
-/* What is no entry goes from the file too. */
-static uint32_t look_at_table(struct ssd_names *n)
-{
-    uint32_t damaged = 0;
-    struct kept_name name;
-    for (uint32_t i = 0; i < n->max; i++) {
-        enum disk_verdict v = disk_name_read(&n->table[i], &n->fingerprint, &name);
-        if (v != DISK_DAMAGED) continue;
-        memset(&n->table[i], 0, sizeof n->table[i]);
-        list(n, i / DISK_NAMES);
-        damaged++;
-    }
-    return damaged;
-}
+// ---- opening ---------------------------------------------------------------------------
 
 static int take_memory(struct ssd_names *n, struct err *err)
 {
@@ -295,17 +301,66 @@ static int take_memory(struct ssd_names *n, struct err *err)
     return 0;
 }
 
-static void without(struct ssd_names *n, struct tier_ssd_found *found, const char *why)
+static bool is_file(const struct ssd_folder *d)
 {
-    ssd_note(found, "%s, so no names of conversations are kept.", why);
-    ssd_names_close(n);
+    struct stat st;
+    return fstatat(d->dir, SSD_FOLDER_NAMES, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           S_ISREG(st.st_mode);
 }
 
-static int open_file(struct ssd_names *n, struct ssd_file *f, struct err *why)
+/* A file that may not be opened goes: what is deleted now would be found as soon as it may
+ * be opened again. */
+static int open_file(struct ssd_names *n, struct ssd_file *f,
+                     struct tier_ssd_found *found, struct err *why)
 {
-    int rc =
-        ssd_folder_file(&f->folder, SSD_FOLDER_NAMES, f->direct ? O_DIRECT : 0, &n->fd);
-    return rc < 0 ? ssd_folder_refuse(&f->folder, SSD_FOLDER_NAMES, rc, why) : 0;
+    struct ssd_folder *d = &f->folder;
+    int flags = f->direct ? O_DIRECT : 0;
+    int rc = ssd_folder_file(d, SSD_FOLDER_NAMES, flags, &n->fd);
+    if ((rc == -EACCES || rc == -EPERM) && is_file(d) &&
+        (d->look || unlinkat(d->dir, SSD_FOLDER_NAMES, 0) == 0)) {
+        ssd_note(found,
+                 "%s/%s cannot be opened (%s) and is made anew, so names of "
+                 "conversations are lost.",
+                 d->path, SSD_FOLDER_NAMES, strerror(-rc));
+        if (d->look) return 0;
+        if (n->fd >= 0) close(n->fd);
+        n->fd = -1;
+        rc = ssd_folder_file(d, SSD_FOLDER_NAMES, flags, &n->fd);
+    }
+    return rc < 0 ? ssd_folder_refuse(d, SSD_FOLDER_NAMES, rc, why) : 0;
+}
+
+/* As long as all entries are: what is behind them cannot be anybody's. */
+static int give_size(const struct ssd_names *n, uint64_t has)
+{
+    uint64_t bytes = ssd_names_at(n->n_pages);
+    if (has != bytes && ftruncate(n->fd, (off_t)bytes) < 0) return -errno;
+    (void)!n->sys->reserve(n->sys, n->fd, bytes);  // or a write fails, and is told
+    return 0;
+}
+
+static int read_file(struct ssd_names *n, const struct ssd_folder *d,
+                     struct tier_ssd_found *found, struct err *why)
+{
+    struct stat st = {0};
+    int rc = fstat(n->fd, &st) < 0 ? -errno : 0;
+    uint64_t has = (uint64_t)st.st_size;
+    int unread = read_table(n, has);
+    uint32_t damaged = clear_damaged(n);
+    int rest = read_rest(n, has);
+    if (unread == 0) unread = rest;
+    if (rc == 0) rc = give_size(n, has);
+    if (rc < 0)
+        return err_set(why, rc, "%s/%s cannot be given its size: %s", d->path,
+                       SSD_FOLDER_NAMES, strerror(-rc));
+    if (unread < 0)
+        ssd_note(found,
+                 "%s/%s cannot all be read (%s), so names of conversations are lost.",
+                 d->path, SSD_FOLDER_NAMES, strerror(-unread));
+    if (damaged)
+        ssd_note(found, "%u names of conversations in %s/%s were damaged and are lost.",
+                 damaged, d->path, SSD_FOLDER_NAMES);
+    return 0;
 }
 
 int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
@@ -323,35 +378,15 @@ int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
     };
     struct err why;
     if (max == 0) return 0;
-    if (open_file(n, f, &why) < 0) {
-        without(n, found, why.msg);
-        return 0;
+    int rc = open_file(n, f, found, &why);
+    if (rc == 0 && !f->folder.look) {
+        rc = take_memory(n, err);
+        if (rc < 0) return rc;
+        rc = read_file(n, &f->folder, found, &why);
     }
-    if (f->folder.look) return 0;
-    int rc = take_memory(n, err);
-    if (rc < 0) return rc;
-    struct stat st;
-    if (fstat(n->fd, &st) < 0) rc = -errno;
-    uint64_t has = rc < 0 ? 0 : (uint64_t)st.st_size, bytes = ssd_names_at(n->n_pages);
-    int unread = rc < 0 ? 0 : read_table(n, has < bytes ? has : bytes);
-    uint32_t damaged = look_at_table(n);
-    if (rc == 0) {
-        read_rest(n, has);
-        rc = give_size(n, has);
-    }
-    if (rc < 0) {
-        (void)!err_set(&why, rc, "%s/%s cannot be given its size: %s", f->folder.path,
-                       SSD_FOLDER_NAMES, strerror(-rc));
-        without(n, found, why.msg);
-        return 0;
-    }
-    if (unread < 0)
-        ssd_note(found,
-                 "%s/%s cannot all be read (%s), so names of conversations are lost.",
-                 f->folder.path, SSD_FOLDER_NAMES, strerror(-unread));
-    if (damaged)
-        ssd_note(found, "%u names of conversations in %s/%s were damaged and are lost.",
-                 damaged, f->folder.path, SSD_FOLDER_NAMES);
+    if (rc == 0) return 0;
+    ssd_note(found, "%s, so no names of conversations are kept.", why.msg);
+    ssd_names_close(n);
     return 0;
 }
 

@@ -24,7 +24,8 @@
  *     before the deletion.  So who deletes is answered when the blocks are overwritten and the
  *     entry is not owed any more, in whichever order these happen.
  *
- * What is in the file's place and cannot be read is told, and costs the names alone.
+ * What is in the file's place and cannot be read is told, and costs the names alone.  A
+ * file that may not be opened is deleted, as what is deleted meanwhile would be found in it.
  */
 #ifndef OFFLOAD_SSD_NAMES_H
 #define OFFLOAD_SSD_NAMES_H
@@ -61,9 +62,9 @@ void ssd_names_put(struct ssd_names *n, uint32_t i, const struct kept_name *name
 void ssd_names_get(const struct ssd_names *n, uint32_t i, struct kept_name *out);
 
 /* A copy of the next page to be written, from now until ssd_names_done() says how that went:
- * one that failed is to be written again. */
+ * one that failed is to be written again, and the file may have some of it. */
 bool ssd_names_next(struct ssd_names *n, void *copy, uint32_t *page);
-void ssd_names_done(struct ssd_names *n, uint32_t page, int res);
+void ssd_names_done(struct ssd_names *n, uint32_t page, int res, bool some);
 /* The same at the end, when one that failed is given up: what it owes is cut out of the file.
  * False: it could not be. */
 bool ssd_names_give_up(struct ssd_names *n, uint32_t page);

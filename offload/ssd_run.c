@@ -42,6 +42,7 @@ bool ssd_run_advance(struct ssd_run *r)
     if (n < 0 && n != -EINTR && n != -EAGAIN) return ended(r, (int)n);
     if (n > 0) {
         uint64_t before = r->done;
+        r->some = true;
         r->done += (uint64_t)n;
         if (r->done >= r->total) {
             r->done = r->total;

@@ -26,6 +26,7 @@ struct ssd_run {
     uint64_t at, total;  // bytes of the file
     uint64_t done;       // from the start, all in place
     unsigned tries;      // without a step forward
+    bool some;           // bytes have been moved, however few
     int res;             // once ended: 0 or -errno
     /* the maker's own */
     enum ssd_run_kind kind;

@@ -104,6 +104,41 @@ static void a_folder_of_other_things_is_refused_and_left_as_it_was(void **state)
     world_close(&w);
 }
 
+/* There are no blocks: `names` is the tier's if it begins with an entry, or has none. */
+static void a_file_of_somebody_elses_called_names_is_left_as_it_was(void **state)
+{
+    (void)state;
+    static const char text[DISK_PAGE] = "Ann\nBob\n", none[DISK_PAGE], one[300] = "\1";
+    static const struct {
+        const char *bytes;
+        size_t n;
+        bool ours;
+    } cases[] = {
+        {text, 8, false},         {text, sizeof text, false},
+        {one, sizeof one, false}, {none, 255, false},
+        {none, 0, true},          {none, sizeof none, true},
+    };
+    for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
+        struct world w;
+        char path[128], after[DISK_PAGE];
+        world_ssd(&w, "/tmp", 4);
+        w.ssd.max_names = 40;
+        in_dir(&w, "names", path);
+        int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        assert_true(fd >= 0);
+        assert_int_equal(write(fd, cases[k].bytes, cases[k].n), cases[k].n);
+        if (cases[k].ours)
+            world_start(&w);
+        else
+            expect_foreseen(&w, -ENOTEMPTY, "holds other things than the tier's");
+        assert_int_equal(pread(fd, after, cases[k].n, 0), cases[k].n);
+        assert_memory_equal(cases[k].bytes, after, cases[k].n);
+        assert_int_equal(holds(&w, "blocks"), cases[k].ours);
+        close(fd);
+        world_close(&w);
+    }
+}
+
 static void a_folder_as_good_as_empty_will_do_and_so_will_one_with_our_blocks(void **s)
 {
     (void)s;
@@ -440,6 +475,7 @@ int main(void)
         cmocka_unit_test(all_of_the_file_is_reserved),
         cmocka_unit_test(a_folder_that_others_may_write_is_refused),
         cmocka_unit_test(a_folder_of_other_things_is_refused_and_left_as_it_was),
+        cmocka_unit_test(a_file_of_somebody_elses_called_names_is_left_as_it_was),
         cmocka_unit_test(
             a_folder_as_good_as_empty_will_do_and_so_will_one_with_our_blocks),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),

@@ -183,6 +183,39 @@ static void what_lies_in_the_files_place_costs_the_names_alone(void **state)
     }
 }
 
+static int refuse_names_that_are_there(const struct ssd_sys *sys, int dir,
+                                       const char *name, int flags)
+{
+    bool there = strcmp(name, "names") == 0 && faccessat(dir, name, F_OK, 0) == 0;
+    return there ? -EACCES : ssd_sys_real.open(sys, dir, name, flags);
+}
+
+/* What is deleted meanwhile would be in it. */
+static void a_file_that_may_not_be_opened_is_made_anew(void **state)
+{
+    (void)state;
+    static const char want[] = "names cannot be opened (Permission denied) and is made "
+                               "anew, so names of conversations are lost.";
+    struct world w;
+    struct ssd_sys sys = ssd_sys_real;
+    open_with_three(&w);
+    world_stop(&w);
+    sys.open = refuse_names_that_are_there;
+    w.ssd.sys = &sys;
+    assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &w.err), 0);
+    assert_non_null(strstr(w.found.note, want));
+    assert_true(entry_at(&w, 0).sum != 0);
+    world_start(&w);
+    assert_non_null(strstr(w.found.note, want));
+    expect_name(&w, 0, "");
+    put(&w, 5, "new");
+    sys.open = ssd_sys_real.open;
+    world_restart(&w);
+    assert_string_equal(w.found.note, "");
+    for (uint32_t i = 0; i < NAMES; i++) expect_name(&w, i, i == 5 ? "new" : "");
+    world_close(&w);
+}
+
 static ssize_t read_all_but_page_1(const struct ssd_sys *sys, int fd,
                                    const struct iovec *v, int n, uint64_t at)
 {
@@ -248,6 +281,7 @@ int main(void)
         cmocka_unit_test(a_file_of_another_size_keeps_what_fits_and_gets_its_own),
         cmocka_unit_test(names_whose_blocks_were_deleted_are_no_strangers),
         cmocka_unit_test(what_lies_in_the_files_place_costs_the_names_alone),
+        cmocka_unit_test(a_file_that_may_not_be_opened_is_made_anew),
         cmocka_unit_test(a_page_that_cannot_be_read_is_told_and_written_anew),
         cmocka_unit_test(a_look_makes_no_file_and_changes_none),
     };
