@@ -141,6 +141,13 @@ enum disk_verdict disk_name_read(const struct disk_name *e,
     return DISK_OURS;
 }
 
+bool disk_blocks_likely(const void *start, size_t bytes)
+{
+    const struct disk_super *s = start;
+    if (bytes < sizeof *s) return bytes == 0;
+    return memcmp(s->magic, SUPER_MAGIC, sizeof s->magic) == 0 || all_zero(s, bytes);
+}
+
 bool disk_names_likely(const void *start, size_t bytes)
 {
     static const struct crypto_hash any;

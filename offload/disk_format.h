@@ -144,7 +144,9 @@ void disk_name_make(struct disk_name *out, const struct kept_name *name,
 enum disk_verdict disk_name_read(const struct disk_name *e,
                                  const struct crypto_hash *fingerprint,
                                  struct kept_name *out);
-/* May a file that begins with these bytes, at most a page, be a table of names? */
+/* May a file that begins with these bytes, at most a page, be one of slots, or a table of names?
+ * One that is empty, or was never written, may. */
+bool disk_blocks_likely(const void *start, size_t bytes);
 bool disk_names_likely(const void *start, size_t bytes);
 
 #endif

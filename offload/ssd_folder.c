@@ -175,26 +175,46 @@ static int take_lock(struct opening *x)
 
 // ---- what else lies there --------------------------------------------------------------
 
-/* Names whose blocks have been deleted; what is no regular file is left alone later. */
-static bool has_names(const struct ssd_folder *f)
+/* What is no regular file is left alone later, with a word. */
+static bool begins_as(const struct ssd_folder *f, const char *name,
+                      bool (*likely)(const void *, size_t))
 {
-    struct disk_name page[DISK_NAMES];
+    union {
+        struct disk_super blocks;
+        struct disk_name names[DISK_NAMES];
+    } page;
     struct stat st;
-    if (fstatat(f->dir, SSD_FOLDER_NAMES, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-        !S_ISREG(st.st_mode))
+    if (fstatat(f->dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
         return true;
-    int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    int fd = openat(f->dir, SSD_FOLDER_NAMES, flags);
+    int fd = openat(f->dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return false;
-    ssize_t n = read(fd, page, sizeof page);
+    ssize_t n = read(fd, &page, sizeof page);
     close(fd);
-    return n >= 0 && disk_names_likely(page, (size_t)n);
+    return n >= 0 && likely(&page, (size_t)n);
 }
 
+/* Beside a lock that was there before, empty as ours is, it is ours, whatever has become of
+ * it. */
+static bool is_ours(const struct ssd_folder *f, const char *name,
+                    bool (*likely)(const void *, size_t))
+{
+    struct stat st;
+    bool locked = !f->made.lock && fstat(f->lock, &st) == 0 && st.st_size == 0;
+    return locked || begins_as(f, name, likely);
+}
+
+/* Names may be there without blocks, where these have been deleted. */
 static bool is_foreign(const struct ssd_folder *f, const char *name)
 {
-    if (strcmp(name, SSD_FOLDER_NAMES) == 0) return !has_names(f);
+    if (strcmp(name, SSD_FOLDER_NAMES) == 0)
+        return !is_ours(f, name, disk_names_likely);
     return name[0] != '.' && strcmp(name, NAME_LOCK) && strcmp(name, NAME_FOUND);
+}
+
+static bool has_blocks(const struct ssd_folder *f, const char *blocks)
+{
+    return is_there(f, blocks) && is_ours(f, blocks, disk_blocks_likely) &&
+           is_ours(f, SSD_FOLDER_NAMES, disk_names_likely);
 }
 
 /* Our files stay out of a folder that is somebody else's, such as / or /dev: one that holds
@@ -202,7 +222,7 @@ static bool is_foreign(const struct ssd_folder *f, const char *name)
 static int refuse_foreign(struct opening *x, const char *blocks)
 {
     struct ssd_folder *f = x->f;
-    if (is_there(f, blocks)) return 0;
+    if (has_blocks(f, blocks)) return 0;
     int fd = openat(f->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (!dir) {

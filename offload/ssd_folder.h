@@ -33,7 +33,7 @@ struct ssd_folder {
 void ssd_note(struct tier_ssd_found *found, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Made where it is not there, and locked; -EBUSY: another process has it; -ENOTEMPTY: it
- * holds other things, and no file of the name `blocks`.  With an error found->tier_only is
+ * holds other things, and no `blocks` of ours.  With an error found->tier_only is
  * set, and the close is still the caller's. */
 NODISCARD int ssd_folder_open(struct ssd_folder *f, struct tier_ssd_found *found,
                               const char *path, const char *blocks,

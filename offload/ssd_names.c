@@ -317,7 +317,8 @@ static int open_file(struct ssd_names *n, struct ssd_file *f,
     int flags = f->direct ? O_DIRECT : 0;
     int rc = ssd_folder_file(d, SSD_FOLDER_NAMES, flags, &n->fd);
     if ((rc == -EACCES || rc == -EPERM) && is_file(d) &&
-        (d->look || unlinkat(d->dir, SSD_FOLDER_NAMES, 0) == 0)) {
+        (d->look ? faccessat(d->dir, ".", W_OK, AT_EACCESS) == 0
+                 : unlinkat(d->dir, SSD_FOLDER_NAMES, 0) == 0)) {
         ssd_note(found,
                  "%s/%s cannot be opened (%s) and is made anew, so names of "
                  "conversations are lost.",
@@ -385,6 +386,8 @@ int ssd_names_open(struct ssd_names *n, struct ssd_file *f,
         rc = read_file(n, &f->folder, found, &why);
     }
     if (rc == 0) return 0;
+    // What is deleted meanwhile would be found in it.
+    if (n->fd >= 0 && !f->folder.look) (void)!ftruncate(n->fd, 0);
     ssd_note(found, "%s, so no names of conversations are kept.", why.msg);
     ssd_names_close(n);
     return 0;

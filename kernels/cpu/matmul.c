@@ -13,7 +13,8 @@
  * additions that a row then has just keeps up with it.
  * Many rows: all rows of a chunk pass over a panel's block while it is in L1.  Their block
  * of x is copied together first, because rows that lie a multiple of 2 KiB apart would
- * push each other out of the caches.  Arithmetic is the limit.
+ * push each other out of the caches.  Rounded inputs pass over ROUNDED_PANELS at once, which
+ * may be all of L1: fewer loads are worth more.  Arithmetic is the limit.
  */
 #include "kernels/cpu/matmul.h"
 

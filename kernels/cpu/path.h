@@ -48,7 +48,8 @@ typedef void tile_fn(uint32_t rows, uint32_t k, const float *x, size_t ldx,
                      const void *w, size_t ldw, float *y, size_t ldy,
                      enum tile_sums sums);
 
-/* Cache lines that a strip asks for while it multiplies, for later use: with weights i that at
+/* Cache lines that a strip asks for while it multiplies, for later use (where KV is f32 not all
+ * that there are, and none with the last weights of an odd k): with weights i that at
  * line[i % 2] + i / 2 * step, and where it has four panels line[2 + i % 2] likewise.  They may
  * be anywhere, and need not be memory of ours.  In between, they cost no time; all at once
  * they would: a CPU can wait for so many lines at a time only. */

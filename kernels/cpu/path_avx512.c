@@ -81,7 +81,9 @@ ALWAYS_INLINE void strip_of(unsigned kind, const uint32_t rows, const uint32_t p
     for (; pieces; pieces--, x += k, w += panels) {
         for (uint32_t i = 0; i < k - k % 2; i += 2) {
             for (uint32_t n = 0; ahead && n < (panels > 2 ? 4 : 2); n++)
-                _mm_prefetch(ahead->line[n] + i / 2 * ahead->step, _MM_HINT_T1);
+                _mm_prefetch(
+                    (const char *)((uintptr_t)ahead->line[n] + i / 2 * ahead->step),
+                    _MM_HINT_T1);
             if (!ahead && kind != DTYPE_F32 && rows > 1)
                 _mm_prefetch((const char *)w[0] + i * row + AHEAD, _MM_HINT_T0);
             MULTIPLY(i, false);

@@ -71,7 +71,7 @@ static void tiles_and_strips(uint64_t seed)
 
 static void pairs(uint64_t seed)
 {
-    enum { PAIRS = 29, LDY = (1 + ROUNDED_PANELS) * PANEL };
+    enum { PAIRS = 29, LDY = (2 + ROUNDED_PANELS) * PANEL };
     float v[ROUNDED_PANELS * 2 * PAIRS * PANEL], y[2][TILE_ROWS * LDY];
     uint16_t x[TILE_ROWS * 2 * PAIRS], w[ROUNDED_PANELS * 2 * PAIRS * PANEL];
     fill(v, ARRAY_LEN(v), seed);
@@ -85,9 +85,11 @@ static void pairs(uint64_t seed)
             path->tile[TILE_PAIRS](rows, 2 * PAIRS - rows % 2, v, PAIRS, w, 0, y[p],
                                    LDY, (enum tile_sums)(rows % 3));
             if (!path->tile_rounded) continue;
+            path->tile_rounded(rows, 1, PAIRS, x, (size_t)2 * PAIRS, w, 0, y[p] + PANEL,
+                               LDY, true);
             path->tile_rounded(rows, rows <= ROUNDED_ROWS ? ROUNDED_PANELS : 1, PAIRS,
                                x, (size_t)2 * PAIRS, w, sizeof w / ROUNDED_PANELS,
-                               y[p] + PANEL, LDY, rows % 2);
+                               y[p] + 2 * PANEL, LDY, rows % 2);
         }
         same(y[0], y[1], ARRAY_LEN(y[0]));
     }

@@ -27,7 +27,7 @@ import sys
 CASES = ["decode:1:0", "decode:1:1024", "decode:1:4096", "decode:8:1024",
          "prefill:1:512", "prefill:1:2048", "prefill:1:8192"]
 REPLY = 24  # tokens that a peer decodes; as many as bench_model does
-SHORT = 512  # prompts up to this many tokens can be done twice
+SHORT = 2048  # prompts up to this many tokens are warmed up to, as bench_model repeats them
 
 
 def options():
@@ -40,7 +40,8 @@ def options():
     p.add_argument("--turns", type=int, default=3)
     p.add_argument("--threads", default="1,2")
     p.add_argument("--cases", default=",".join(CASES))
-    p.add_argument("--flash", default="0,1", help="settings of the peer's flash attention")
+    p.add_argument("--flash", default="0,1", choices=["0,1", "0", "1"],
+                   help="settings of the peer's flash attention")
     p.add_argument("--busy", type=int, default=0, help="processes that take cores away")
     return p.parse_args()
 

@@ -2,22 +2,9 @@
 #include "tests/offload/tier_fixture.h"
 
 #include <fcntl.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-
-/* And tier_ssd_check() has seen it coming. */
-static void expect_foreseen(struct world *w, int rc, const char *text)
-{
-    struct err err = {""};
-    assert_int_equal(tier_ssd_check(&w->found, &w->ssd, &err), rc);
-    bool inside = w->found.tier_only;
-    expect_refused(w, rc, text);
-    assert_string_equal(err.msg, w->err.msg);
-    assert_int_equal(inside, w->found.tier_only);
-}
 
 static void the_folder_and_its_files_are_the_owners_alone(void **state)
 {
@@ -70,13 +57,19 @@ static void a_folder_that_others_may_write_is_refused(void **state)
     world_close(&w);
 }
 
-static void put(const struct world *w, const char *name)
+static void put_text(const struct world *w, const char *name, const char *text)
 {
     char path[128];
     in_dir(w, name, path);
     int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
     close(fd);
+}
+
+static void put(const struct world *w, const char *name)
+{
+    put_text(w, name, "");
 }
 
 static bool holds(const struct world *w, const char *name)
@@ -104,10 +97,10 @@ static void a_folder_of_other_things_is_refused_and_left_as_it_was(void **state)
     world_close(&w);
 }
 
-/* There are no blocks: `names` is the tier's if it begins with an entry, or has none. */
-static void a_file_of_somebody_elses_called_names_is_left_as_it_was(void **state)
+/* Where there is nothing else, a file is the tier's if it begins like one, or is empty, or was
+ * never written. */
+static void check_somebody_elses(const char *name, const char *other)
 {
-    (void)state;
     static const char text[DISK_PAGE] = "Ann\nBob\n", none[DISK_PAGE], one[300] = "\1";
     static const struct {
         const char *bytes;
@@ -123,7 +116,7 @@ static void a_file_of_somebody_elses_called_names_is_left_as_it_was(void **state
         char path[128], after[DISK_PAGE];
         world_ssd(&w, "/tmp", 4);
         w.ssd.max_names = 40;
-        in_dir(&w, "names", path);
+        in_dir(&w, name, path);
         int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
         assert_true(fd >= 0);
         assert_int_equal(write(fd, cases[k].bytes, cases[k].n), cases[k].n);
@@ -131,10 +124,40 @@ static void a_file_of_somebody_elses_called_names_is_left_as_it_was(void **state
             world_start(&w);
         else
             expect_foreseen(&w, -ENOTEMPTY, "holds other things than the tier's");
-        assert_int_equal(pread(fd, after, cases[k].n, 0), cases[k].n);
-        assert_memory_equal(cases[k].bytes, after, cases[k].n);
-        assert_int_equal(holds(&w, "blocks"), cases[k].ours);
+        assert_int_equal(holds(&w, other), cases[k].ours);
+        if (!cases[k].ours) {
+            assert_int_equal(pread(fd, after, sizeof after, 0), cases[k].n);
+            assert_memory_equal(cases[k].bytes, after, cases[k].n);
+        }
         close(fd);
+        world_close(&w);
+    }
+}
+
+static void
+files_of_somebody_else_called_names_or_blocks_are_left_as_they_were(void **s)
+{
+    (void)s;
+    check_somebody_elses("names", "blocks");
+    check_somebody_elses("blocks", "names");
+    static const struct {
+        const char *blocks, *other, *text;
+    } cases[] = {{"precious", "lock", "123"}, {"", "names", "Ann\nBob\n"}};
+    for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
+        struct world w;
+        char path[128];
+        struct stat st;
+        world_ssd(&w, "/tmp", 4);
+        w.ssd.max_names = 40;
+        put_text(&w, "blocks", cases[k].blocks);
+        put_text(&w, cases[k].other, cases[k].text);
+        expect_foreseen(&w, -ENOTEMPTY, "holds other things than the tier's");
+        in_dir(&w, "blocks", path);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size, strlen(cases[k].blocks));
+        in_dir(&w, cases[k].other, path);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size, strlen(cases[k].text));
         world_close(&w);
     }
 }
@@ -194,157 +217,6 @@ static void a_folder_of_the_system_that_takes_no_files_is_refused(void **state)
         expect_foreseen(&w, -ENOENT, cases[i].text);
         assert_false(w.found.tier_only);
     }
-    world_close(&w);
-}
-
-// ---- folders that are there and cannot be written -----------------------------------
-
-static void expect_tier_only(struct world *w, int rc, const char *text)
-{
-    expect_foreseen(w, rc, text);
-    assert_true(w->found.tier_only);
-}
-
-static void need_root(void)
-{
-    if (geteuid() == 0) return;
-    print_message("skipped: only root can become another user\n");
-    skip();
-}
-
-/* As another user, whom modes stop.  Root's groups stay, which no file here is of. */
-static void become(uid_t user)
-{
-    if (geteuid() != user && seteuid(user) < 0) fail_msg("cannot become user %d", user);
-}
-
-static void a_folder_without_write_permission_costs_the_tier_only(void **state)
-{
-    (void)state;
-    struct world w;
-    char below[128], bare[128];
-    need_root();
-    world_ssd(&w, "/tmp", 4);
-    assert_int_equal(chmod(w.dir, 0755), 0);
-    in_dir(&w, "kv", below);
-    in_dir(&w, "bare", bare);
-    assert_int_equal(mkdir(bare, 0700), 0);
-    become(65534);
-    expect_tier_only(&w, -EACCES, "cannot be written: Permission denied");
-    w.ssd.dir = below;
-    expect_tier_only(&w, -EACCES, "kv cannot be made: Permission denied");
-    w.ssd.dir = bare;
-    expect_tier_only(&w, -EACCES, "bare cannot be opened: Permission denied");
-    become(0);
-    world_close(&w);
-}
-
-static void a_folder_that_takes_no_more_files_serves_with_those_it_has(void **state)
-{
-    (void)state;
-    struct world w;
-    struct err err = {""};
-    char path[128];
-    need_root();
-    world_ssd(&w, "/tmp", 4);
-    assert_int_equal(chown(w.dir, 65534, 65534), 0);
-    become(65534);
-    world_start(&w);
-    world_stop(&w);
-    assert_int_equal(chmod(w.dir, 0500), 0);
-    assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &err), 0);
-    world_start(&w);
-    assert_int_equal(store(w.tier, 1, 0), 0);
-    world_restart(&w);
-    assert_int_equal(load(w.tier, 1, 0), 0);
-    world_stop(&w);
-
-    in_dir(&w, "blocks", path);
-    become(0);
-    assert_int_equal(unlink(path), 0);
-    become(65534);
-    expect_tier_only(&w, -EACCES, "/blocks cannot be opened: Permission denied");
-    become(0);
-    world_close(&w);
-}
-
-static void a_parent_that_cannot_be_listed_will_do(void **state)
-{
-    (void)state;
-    struct world w;
-    struct err err = {""};
-    char below[128];
-    world_ssd(&w, "/tmp", 4);
-    in_dir(&w, "kv", below);
-    w.ssd.dir = below;
-    if (geteuid() == 0) assert_int_equal(chown(w.dir, 65534, 65534), 0);
-    uid_t before = geteuid();
-    become(before == 0 ? 65534 : before);
-    assert_int_equal(chmod(w.dir, 0300), 0);
-    assert_int_equal(tier_ssd_check(&w.found, &w.ssd, &err), 0);
-    assert_int_equal(access(below, F_OK), -1);
-    world_start(&w);
-    assert_int_equal(store(w.tier, 1, 0), 0);
-    world_stop(&w);
-    assert_int_equal(chmod(w.dir, 0700), 0);
-    become(before);
-    remove_dir(below);
-    world_close(&w);
-}
-
-static void a_file_system_that_is_read_only_costs_the_tier_only(void **state)
-{
-    (void)state;
-    struct world w;
-    char below[128];
-    world_ssd(&w, "/tmp", 4);
-    if (unshare(CLONE_NEWNS) < 0 ||
-        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
-        mount("tmpfs", w.dir, "tmpfs", 0, "mode=0700") < 0) {
-        print_message("skipped: a file system of its own may not be mounted here\n");
-        world_close(&w);
-        skip();
-    }
-    for (int used = 0; used < 2; used++) {
-        if (used) {
-            assert_int_equal(mount(NULL, w.dir, NULL, MS_REMOUNT, NULL), 0);
-            world_start(&w);
-            world_stop(&w);
-        }
-        assert_int_equal(mount(NULL, w.dir, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
-        w.ssd.dir = w.dir;
-        expect_tier_only(&w, -EROFS,
-                         used ? "/lock cannot be opened: Read-only file system"
-                              : "cannot be written: Read-only file system");
-        in_dir(&w, "kv", below);
-        w.ssd.dir = below;
-        expect_tier_only(&w, -EROFS, "kv cannot be made: Read-only file system");
-        w.ssd.dir = w.dir;
-    }
-    assert_int_equal(umount(w.dir), 0);
-    world_close(&w);
-}
-
-static int open_fails(const struct ssd_sys *sys, int dir, const char *name, int flags)
-{
-    (void)sys, (void)dir, (void)name, (void)flags;
-    return -EIO;
-}
-
-static void a_device_that_fails_costs_the_tier_only(void **state)
-{
-    (void)state;
-    struct world w;
-    struct ssd_sys sys = ssd_sys_real;
-    sys.open = open_fails;
-    world_ssd(&w, "/tmp", 4);
-    w.ssd.sys = &sys;
-    expect_tier_only(&w, -EIO, "cannot be written: Input/output error");
-    w.ssd.sys = NULL;
-    world_start(&w);
-    world_stop(&w);
-    w.ssd.sys = &sys;
-    expect_tier_only(&w, -EIO, "/lock cannot be opened: Input/output error");
     world_close(&w);
 }
 
@@ -475,16 +347,12 @@ int main(void)
         cmocka_unit_test(all_of_the_file_is_reserved),
         cmocka_unit_test(a_folder_that_others_may_write_is_refused),
         cmocka_unit_test(a_folder_of_other_things_is_refused_and_left_as_it_was),
-        cmocka_unit_test(a_file_of_somebody_elses_called_names_is_left_as_it_was),
+        cmocka_unit_test(
+            files_of_somebody_else_called_names_or_blocks_are_left_as_they_were),
         cmocka_unit_test(
             a_folder_as_good_as_empty_will_do_and_so_will_one_with_our_blocks),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
         cmocka_unit_test(a_folder_of_the_system_that_takes_no_files_is_refused),
-        cmocka_unit_test(a_folder_without_write_permission_costs_the_tier_only),
-        cmocka_unit_test(a_folder_that_takes_no_more_files_serves_with_those_it_has),
-        cmocka_unit_test(a_parent_that_cannot_be_listed_will_do),
-        cmocka_unit_test(a_file_system_that_is_read_only_costs_the_tier_only),
-        cmocka_unit_test(a_device_that_fails_costs_the_tier_only),
         cmocka_unit_test(sizes_that_make_no_sense_are_refused_with_their_numbers),
         cmocka_unit_test(a_look_changes_nothing_and_says_what_room_is_missing),
         cmocka_unit_test(a_second_process_is_refused_and_told_which_folder),

@@ -151,6 +151,12 @@ static void names_whose_blocks_were_deleted_are_no_strangers(void **state)
     world_start(&w);
     assert_string_equal(w.found.note, "");
     expect_name(&w, 20, "c");
+    world_stop(&w);
+    assert_int_equal(unlink(path), 0);
+    in_dir(&w, "names", path);
+    assert_int_equal(truncate(path, 100), 0);  // damaged, they are none either
+    world_start(&w);
+    expect_name(&w, 20, "");
     world_close(&w);
 }
 

@@ -89,6 +89,17 @@ static inline void expect_refused(struct world *w, int rc, const char *text)
     if (!strstr(w->err.msg, text)) fail_msg("\"%s\" does not say %s", w->err.msg, text);
 }
 
+/* And tier_ssd_check() has seen it coming. */
+static inline void expect_foreseen(struct world *w, int rc, const char *text)
+{
+    struct err err = {""};
+    assert_int_equal(tier_ssd_check(&w->found, &w->ssd, &err), rc);
+    bool inside = w->found.tier_only;
+    expect_refused(w, rc, text);
+    assert_string_equal(err.msg, w->err.msg);
+    assert_int_equal(inside, w->found.tier_only);
+}
+
 static inline void in_dir(const struct world *w, const char *name, char path[128])
 {
     snprintf(path, 128, "%s/%s", w->dir, name);
