@@ -49,6 +49,7 @@ void avx512_rope(float *x, const float *cos, const float *sin, uint32_t half);
                    [QUANT_Q4] = quant_tile_q4_avx512,                                  \
                    [QUANT_WIDE_Q8] = quant_tile_wide_q8_avx512,                        \
                    [QUANT_WIDE_Q4] = quant_tile_wide_q4_avx512},                       \
+    .quant_pair = {quant_pair_q8_avx512, quant_pair_q4_avx512},                        \
     .quant_inputs = quant_inputs_avx2, .quant_widen = quant_widen_avx2,                \
     .widen = avx512_widen, .narrow = avx2_narrow, .softmax = avx512_softmax,           \
     .rmsnorm = avx2_rmsnorm, .add = avx2_add, .silu_mul = avx512_silu_mul,             \

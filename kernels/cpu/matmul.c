@@ -117,14 +117,6 @@ static void copy_block(float *x, const struct matmul_job *j, uint32_t row,
     }
 }
 
-/* Panels from p, before `end`, that many rows pass over side by side. */
-static uint32_t side_by_side(const struct matmul_job *j, uint32_t p, uint32_t end)
-{
-    bool whole =
-        p + ROUNDED_PANELS <= end && (size_t)(p + ROUNDED_PANELS) * PANEL <= j->m->rows;
-    return j->rounded && whole ? ROUNDED_PANELS : 1;
-}
-
 static void many_rows(void *arg, uint32_t i, uint32_t thread)
 {
     const struct matmul_job *j = arg;
@@ -138,7 +130,7 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
         if (!j->rounded) copy_block(x, j, row, rows, k, n_k);
         for (uint32_t p = first, n; p < end; p += n) {
             struct target t = target_of(j, p, row, spill);
-            n = side_by_side(j, p, end);
+            n = j->rounded ? panels_together(j, p, end, ROUNDED_PANELS) : 1;
             multiply_block(j, p, n, k, row, rows, x, LDX, t);
         }
     }

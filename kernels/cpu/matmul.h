@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define FEW_ROWS   24      // up to here, x stays in L1 however it lies
-#define CHUNK_ROWS 96      // rows that share a block of weights in L1
+#define CHUNK_ROWS 192     // rows that share a block of weights
 #define GROUP      8       // panels of one item, at most
 #define ITEM_BYTES 262144  // of weights in one item of few rows, at most
 
@@ -73,6 +73,14 @@ static inline void add_bias(const struct matmul_job *j, uint32_t panel, uint32_t
         float *y = j->y + (size_t)r * j->m->rows + panel * PANEL;
         for (uint32_t c = 0; c < n; c++) y[c] += bias[c];
     }
+}
+
+/* Panels from p, before `end`, that many rows pass over side by side: so many, if these are
+ * whole, or one. */
+static inline uint32_t panels_together(const struct matmul_job *j, uint32_t p,
+                                       uint32_t end, uint32_t n)
+{
+    return p + n <= end && (p + n) * PANEL <= j->m->rows ? n : 1;
 }
 
 /* Panels of an item: as many as `most`, but several items for every thread. */

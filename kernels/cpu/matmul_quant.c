@@ -26,12 +26,11 @@ static void round_row(void *arg, uint32_t r, uint32_t thread)
 }
 
 /* quant_tile_fn for any number of rows. */
-static void tiles(quant_tile_fn *tile, const struct matmul_job *j, uint32_t block,
-                  uint32_t row, uint32_t rows, uint32_t groups, const void *w,
-                  struct target t)
+static void tiles(quant_tile_fn *tile, uint32_t most, const struct matmul_job *j,
+                  uint32_t block, uint32_t row, uint32_t rows, uint32_t groups,
+                  const void *w, struct target t)
 {
-    const struct cpu_path *path = j->cpu->path;
-    for (struct cpu_rows r = cpu_rows_of(rows, path->quant_rows); cpu_rows_next(&r);)
+    for (struct cpu_rows r = cpu_rows_of(rows, most); cpu_rows_next(&r);)
         tile(r.n, groups, inputs_at(j, block, row + r.first), 1, w,
              t.y + r.first * t.ldy, t.ldy, block > 0);
 }
@@ -61,7 +60,8 @@ static void few_rows(void *arg, uint32_t i, uint32_t thread)
         float spill[FEW_ROWS * PANEL];
         struct target t = target_of(j, p, 0, spill);
         for (uint32_t b = 0; b * QUANT_BLOCK < j->m->cols; b++)
-            tiles(tile, j, b, 0, j->rows, groups_of(j, b), block_of(j, p, b), t);
+            tiles(tile, j->cpu->path->quant_rows, j, b, 0, j->rows, groups_of(j, b),
+                  block_of(j, p, b), t);
         copy_spill(j, p, 0, j->rows, spill);
         add_bias(j, p, 0, j->rows);
     }
@@ -73,21 +73,28 @@ static void many_rows(void *arg, uint32_t i, uint32_t thread)
     const struct matmul_job *j = arg;
     const struct cpu_path *path = j->cpu->path;
     enum weight_format format = j->m->format;
-    quant_tile_fn *tile =
+    quant_tile_fn *one =
         path->quant_tile[format == WEIGHT_Q8 ? QUANT_WIDE_Q8 : QUANT_WIDE_Q4];
-    _Alignas(64) struct quant_wide wide[QUANT_GROUPS];
+    quant_pair_fn *two = path->quant_pair[format != WEIGHT_Q8];
+    _Alignas(64) struct quant_wide wide[2][QUANT_GROUPS];
     float spill[CHUNK_ROWS * PANEL];
     uint32_t row = i / j->groups * j->chunk, rows = cpu_min(j->chunk, j->rows - row);
     uint32_t first = i % j->groups * j->group,
              end = cpu_min(j->panels, first + j->group);
-    for (uint32_t p = first; p < end; p++) {
+    for (uint32_t p = first, n; p < end; p += n) {
         struct target t = target_of(j, p, row, spill);
+        n = two ? panels_together(j, p, end, 2) : 1;
         for (uint32_t b = 0; b * QUANT_BLOCK < j->m->cols; b++) {
-            path->quant_widen(wide, block_of(j, p, b), format, groups_of(j, b));
-            tiles(tile, j, b, row, rows, groups_of(j, b), wide, t);
+            for (uint32_t k = 0; k < n; k++)
+                path->quant_widen(wide[k], block_of(j, p + k, b), format,
+                                  groups_of(j, b));
+            tiles(n == 2 ? two : one, n == 2 ? QUANT_PAIR_ROWS : path->quant_rows, j, b,
+                  row, rows, groups_of(j, b), wide, t);
         }
-        copy_spill(j, p, row, rows, spill);
-        add_bias(j, p, row, rows);
+        for (uint32_t k = 0; k < n; k++) {
+            copy_spill(j, p + k, row, rows, spill);
+            add_bias(j, p + k, row, rows);
+        }
     }
 }
 

@@ -95,6 +95,7 @@ struct cpu_path {
 
     uint32_t quant_rows;  // the same of one quant_tile
     quant_tile_fn *quant_tile[QUANT_KINDS];
+    quant_pair_fn *quant_pair[2];  // of q8 and q4; NULL: one panel alone is as good
     quant_inputs_fn *quant_inputs;
     quant_widen_fn *quant_widen;
 

@@ -27,6 +27,8 @@
 #define QUANT_GROUPS 8  // of one block of inputs
 #define QUANT_BLOCK  (QUANT_GROUPS * QUANT_GROUP)
 
+#define QUANT_PAIR_ROWS 6  // most rows of two panels side by side
+
 /* Element [pair][output][e] is weight 2 pair + e of the group.  In q4 each word holds four
  * of them: bits 4i .. 4i+3 of [quad][output][e] are that of pair 4 quad + i. */
 struct quant_q8 {
@@ -62,6 +64,10 @@ typedef void quant_tile_fn(uint32_t rows, uint32_t groups,
                            const struct rounded_block *x, size_t ldx, const void *w,
                            float *y, size_t ldy, bool add);
 
+/* The same of two panels side by side in y, unpacked: the groups of the second begin at
+ * w + QUANT_GROUPS * sizeof(struct quant_wide).  1 <= rows <= QUANT_PAIR_ROWS.  The same bits. */
+typedef quant_tile_fn quant_pair_fn;
+
 /* n <= 256 inputs to one block; the rest of their last group counts as zero.  A group with an
  * infinity or a NaN makes NaN of every output; one below 1e-30 is zero. */
 typedef void quant_inputs_fn(struct rounded_block *to, const float *x, uint32_t n);
@@ -83,6 +89,7 @@ quant_widen_fn quant_widen_avx2;
 
 quant_tile_fn quant_tile_q8_avx512, quant_tile_q4_avx512, quant_tile_wide_q8_avx512,
     quant_tile_wide_q4_avx512;
+quant_pair_fn quant_pair_q8_avx512, quant_pair_q4_avx512;
 
 size_t quant_group_bytes(enum weight_format format);  // of one panel
 

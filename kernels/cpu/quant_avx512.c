@@ -50,87 +50,118 @@ ALWAYS_INLINE __m512i weights(enum quant_kind kind, const void *w, uint32_t quad
     return _mm512_loadu_si512(((const struct quant_wide *)w)->q[quad + u][0]);
 }
 
-/* Sum n is that of row n % rows, of every pair i with i % chains = n / rows: so few rows
- * make sums enough to hide the latency of an instruction.  Elsewhere n counts the rows. */
+/* Rows of two panels, and the outputs of either kind of tile. */
+#define EACH_PAIR(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define EACH_OUT(X)  EACH_ROW(X) X(8) X(9) X(10) X(11)
+
+/* Total n is that of row n / panels with panel n % panels.  Sum n is its, too, or of every pair
+ * i with i % chains = n / outs: so few rows make sums enough to hide the latency of an
+ * instruction. */
+#define ROW(n)    ((n) % outs / panels)
+#define OUTPUT(n) (y + ROW(n) * ldy + (size_t)((n) % panels * QUANT_PANEL))
 #define LOAD(n)                                                                        \
     __m512 total##n =                                                                  \
-        add && rows > (n) ? _mm512_loadu_ps(y + (n)*ldy) : _mm512_setzero_ps();
+        add && outs > (n) ? _mm512_loadu_ps(OUTPUT(n)) : _mm512_setzero_ps();
 #define CLEAR(n) __m512i sum##n = _mm512_setzero_si512();
 #define STEP(n)                                                                        \
-    if (rows * chains > (n) && u % chains == (n) / rows)                               \
-        sum##n = _mm512_dpwssd_epi32(sum##n, v, pair_of(q + (n) % rows * step + 2 * i));
+    if (outs * chains > (n) && u % chains == (n) / outs)                               \
+        sum##n = _mm512_dpwssd_epi32(sum##n, (n) % panels ? v1 : v0,                   \
+                                     pair_of(q + ROW(n) * step + 2 * i));
 #define SCALE(n)                                                                       \
-    if (rows > (n)) {                                                                  \
-        __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(x[(n)*ldx].scale[g]));         \
+    if (outs > (n)) {                                                                  \
+        const struct scales s = (n) % panels ? s1 : s0;                                \
+        const struct rounded_block *in = x + ROW(n) * ldx;                             \
+        __m512 by = _mm512_mul_ps(s.scale, _mm512_set1_ps(in->scale[g]));              \
         total##n =                                                                     \
             _mm512_add_ps(total##n, _mm512_mul_ps(_mm512_cvtepi32_ps(sum##n), by));    \
-        by = _mm512_set1_ps(x[(n)*ldx].sum[g]);                                        \
-        if (with_low) total##n = _mm512_add_ps(total##n, _mm512_mul_ps(low, by));      \
+        by = _mm512_set1_ps(in->sum[g]);                                               \
+        if (with_low) total##n = _mm512_add_ps(total##n, _mm512_mul_ps(s.low, by));    \
     }
 #define STORE(n)                                                                       \
-    if (rows > (n)) _mm512_storeu_ps(y + (n)*ldy, total##n);
+    if (outs > (n)) _mm512_storeu_ps(OUTPUT(n), total##n);
 
-ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows, uint32_t groups,
+/* Of a group; low counts where there is one. */
+struct scales {
+    __m512 scale, low;
+};
+
+ALWAYS_INLINE struct scales load_scales(enum quant_kind kind, const void *w)
+{
+    struct scales s = {.low = _mm512_setzero_ps()};
+    if (kind == QUANT_Q8) {
+        s.scale = load_bf16(((const struct quant_q8 *)w)->scale);
+    } else if (kind == QUANT_Q4) {
+        s.scale = load_bf16(((const struct quant_q4 *)w)->scale);
+        s.low = load_bf16(((const struct quant_q4 *)w)->low);
+    } else {
+        s.scale = _mm512_loadu_ps(((const struct quant_wide *)w)->scale);
+        s.low = _mm512_loadu_ps(((const struct quant_wide *)w)->low);
+    }
+    return s;
+}
+
+ALWAYS_INLINE void tile_of(enum quant_kind kind, const uint32_t rows,
+                           const uint32_t panels, uint32_t groups,
                            const struct rounded_block *x, size_t ldx, const void *w,
                            float *y, size_t ldy, bool add)
 {
     const size_t step = ldx * sizeof *x / sizeof(int16_t);
-    const uint32_t chains = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+    const size_t next = panels == 1 ? 0 : QUANT_GROUPS * sizeof(struct quant_wide);
+    const size_t bytes = kind == QUANT_Q8   ? sizeof(struct quant_q8)
+                         : kind == QUANT_Q4 ? sizeof(struct quant_q4)
+                                            : sizeof(struct quant_wide);
+    const uint32_t outs = rows * panels, chains = outs == 1 ? 4 : outs <= 3 ? 2 : 1;
     const bool with_low = kind == QUANT_Q4 || kind == QUANT_WIDE_Q4;
-    EACH_ROW(LOAD)
-    for (uint32_t g = 0; g < groups; g++) {
+    const char *from = w;
+    EACH_OUT(LOAD)
+    for (uint32_t g = 0; g < groups; g++, from += bytes) {
         const int16_t *q = x->q + (size_t)g * QUANT_GROUP;
-        EACH_ROW(CLEAR)
+        EACH_OUT(CLEAR)
         for (uint32_t quad = 0; quad < QUANT_GROUP / 2; quad += 4) {
 #pragma GCC unroll 4
             for (uint32_t u = 0; u < 4; u++) {
                 const uint32_t i = quad + u;
-                __m512i v = weights(kind, w, quad, u);
-                EACH_ROW(STEP)
+                __m512i v0 = weights(kind, from, quad, u), v1 = v0;
+                if (panels > 1) v1 = weights(kind, from + next, quad, u);
+                EACH_OUT(STEP)
             }
         }
-        if (rows == 1) sum0 = plus(plus(sum0, sum1), plus(sum2, sum3));
-        if (rows == 2) sum0 = plus(sum0, sum2), sum1 = plus(sum1, sum3);
-        if (rows == 3)
+        if (outs == 1) sum0 = plus(plus(sum0, sum1), plus(sum2, sum3));
+        if (outs == 2) sum0 = plus(sum0, sum2), sum1 = plus(sum1, sum3);
+        if (outs == 3)
             sum0 = plus(sum0, sum3), sum1 = plus(sum1, sum4), sum2 = plus(sum2, sum5);
-        __m512 scale, low = _mm512_setzero_ps();
-        size_t bytes = sizeof(struct quant_wide);
-        if (kind == QUANT_Q8) {
-            scale = load_bf16(((const struct quant_q8 *)w)->scale);
-            bytes = sizeof(struct quant_q8);
-        } else if (kind == QUANT_Q4) {
-            scale = load_bf16(((const struct quant_q4 *)w)->scale);
-            low = load_bf16(((const struct quant_q4 *)w)->low);
-            bytes = sizeof(struct quant_q4);
-        } else {
-            scale = _mm512_loadu_ps(((const struct quant_wide *)w)->scale);
-            if (with_low) low = _mm512_loadu_ps(((const struct quant_wide *)w)->low);
-        }
-        EACH_ROW(SCALE)
-        w = (const char *)w + bytes;
+        const struct scales s0 = load_scales(kind, from),
+                            s1 = load_scales(kind, from + next);
+        EACH_OUT(SCALE)
     }
-    EACH_ROW(STORE)
+    EACH_OUT(STORE)
 }
 
-#define TILE(name, kind)                                                               \
+#define TILE(name, kind, panels, each)                                                 \
     void name(uint32_t rows, uint32_t groups, const struct rounded_block *x,           \
               size_t ldx, const void *w, float *y, size_t ldy, bool add)               \
     {                                                                                  \
         switch (rows) {                                                                \
-            EACH_ROW(CASE_##kind)                                                      \
+            each(CASE_##kind##_##panels)                                               \
         }                                                                              \
     }
-#define CASE(kind, n)                                                                  \
+#define CASE(kind, n, panels)                                                          \
     case (n) + 1:                                                                      \
-        tile_of(kind, (n) + 1, groups, x, ldx, w, y, ldy, add);                        \
+        tile_of(kind, (n) + 1, panels, groups, x, ldx, w, y, ldy, add);                \
         break;
-#define CASE_QUANT_Q8(n)      CASE(QUANT_Q8, n)
-#define CASE_QUANT_Q4(n)      CASE(QUANT_Q4, n)
-#define CASE_QUANT_WIDE_Q8(n) CASE(QUANT_WIDE_Q8, n)
-#define CASE_QUANT_WIDE_Q4(n) CASE(QUANT_WIDE_Q4, n)
-TILE(quant_tile_q8_avx512, QUANT_Q8)
-TILE(quant_tile_q4_avx512, QUANT_Q4)
-TILE(quant_tile_wide_q8_avx512, QUANT_WIDE_Q8)
-TILE(quant_tile_wide_q4_avx512, QUANT_WIDE_Q4)
+#define CASE_QUANT_Q8_1(n)      CASE(QUANT_Q8, n, 1)
+#define CASE_QUANT_Q4_1(n)      CASE(QUANT_Q4, n, 1)
+#define CASE_QUANT_WIDE_Q8_1(n) CASE(QUANT_WIDE_Q8, n, 1)
+#define CASE_QUANT_WIDE_Q4_1(n) CASE(QUANT_WIDE_Q4, n, 1)
+#define CASE_QUANT_WIDE_Q8_2(n) CASE(QUANT_WIDE_Q8, n, 2)
+#define CASE_QUANT_WIDE_Q4_2(n) CASE(QUANT_WIDE_Q4, n, 2)
+TILE(quant_tile_q8_avx512, QUANT_Q8, 1, EACH_ROW)
+TILE(quant_tile_q4_avx512, QUANT_Q4, 1, EACH_ROW)
+TILE(quant_tile_wide_q8_avx512, QUANT_WIDE_Q8, 1, EACH_ROW)
+TILE(quant_tile_wide_q4_avx512, QUANT_WIDE_Q4, 1, EACH_ROW)
+TILE(quant_pair_q8_avx512, QUANT_WIDE_Q8, 2, EACH_PAIR)
+TILE(quant_pair_q4_avx512, QUANT_WIDE_Q4, 2, EACH_PAIR)
+
+_Static_assert(QUANT_PAIR_ROWS == 6, "rows of EACH_PAIR");
 
 #endif

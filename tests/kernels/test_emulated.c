@@ -97,7 +97,7 @@ static void pairs(uint64_t seed)
 
 static void quantised(uint64_t seed)
 {
-    enum { GROUPS = 3, LDY = PANEL };
+    enum { GROUPS = 3, LDY = 3 * PANEL };
     static const enum weight_format formats[] = {WEIGHT_Q8, WEIGHT_Q4};
     struct rounded_block x[2][TILE_ROWS];
     float v[TILE_ROWS][QUANT_BLOCK], y[2][TILE_ROWS * LDY];
@@ -125,6 +125,12 @@ static void quantised(uint64_t seed)
                                                           y[p], LDY, rows % 2);
                 path->quant_tile[f ? QUANT_WIDE_Q4 : QUANT_WIDE_Q8](
                     rows, GROUPS, x[p], 1, wide[p], y[p], LDY, true);
+                if (!path->quant_pair[f] || rows > QUANT_PAIR_ROWS) continue;
+                struct quant_wide pair[2][QUANT_GROUPS] = {{{.low = {0}}}};
+                for (uint32_t g = 0; g < GROUPS; g++)
+                    pair[0][g] = pair[1][GROUPS - 1 - g] = wide[p][g];
+                path->quant_pair[f](rows, GROUPS, x[p], 1, pair, y[p] + PANEL, LDY,
+                                    rows % 2);
             }
             assert_memory_equal(wide[0], wide[1], sizeof wide[0]);
             for (uint32_t r = 0; r < rows; r++) {

@@ -66,7 +66,7 @@ static void a_row_has_the_same_bits_in_any_batch_on_any_number_of_threads(void *
 {
     (void)state;
     static const uint32_t groups[] = {1, 2, 3, 5, 6, 7, 8, 16, 33, 100, 151};
-    // On one thread an item has six panels, or four: side by side, and some that are not.
+    // On one thread an item has four panels: side by side, and some that are not.
     enum { ROWS = 118, COLS = 600 };
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         struct backend *here = open_path(paths[p], 1);
