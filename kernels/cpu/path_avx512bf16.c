@@ -23,11 +23,7 @@ ALWAYS_INLINE __m512bh pair_of(const uint16_t *x, uint32_t i)
 
 /* Sum n is that of row n / panels with panel n % panels: an input is loaded once for all panels.
  * Variables of their own, as in avx512.h. */
-#define EACH_SUM(X)                                                                    \
-    EACH_ROW(X)                                                                        \
-    X(8)                                                                               \
-    X(9)                                                                               \
-    X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
+#define EACH_SUM(X) EACH_ROW_TWICE(X) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
 
 #define CLEAR(n) __m512 sum##n = _mm512_setzero_ps();
 #define STEP(n)                                                                        \

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from server import Server, together
-from sleepers import (BLOCK, ask, kept, names, prompt_of, slot_count, tiers, wait_copied,
-                      wait_slots)
+from sleepers import BLOCK, ask, kept, names, prompt_of, slot_count, tiers, wait_slots
 
 SLEEPERS = int(os.environ.get("SLEEPERS", "1000"))
 BLOCKS = 12
@@ -48,8 +47,8 @@ def test_sleeping_conversations_are_listed_and_wake_also_after_a_restart(tmp_pat
         for lot in range(0, SLEEPERS, LOT):  # as many as the pool holds, then they fall asleep
             said += together([(lambda i=i: ask(server, prompt(i), 4, name_of(i))[0])
                               for i in range(lot, min(lot + LOT, SLEEPERS))], 4)
-            wait_copied(server)
-        assert slot_count(folder) >= SLEEPERS * BLOCKS
+            asleep = (min(lot + LOT, SLEEPERS) + 1) * BLOCKS
+            assert wait_slots(folder, asleep, 120) >= asleep  # or the next take their room
         bytes_each = (server.rss_mib() - before) * 2**20 / SLEEPERS
         listed = names(server)
         assert {f"sleeper-{i}" for i in range(SLEEPERS)} <= set(listed)
