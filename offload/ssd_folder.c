@@ -109,7 +109,14 @@ static int open_file(struct ssd_folder *f, const char *name, int flags, int *out
     *out = fd;
     struct stat st;
     if (fstat(fd, &st) < 0) return -errno;
-    if (!S_ISREG(st.st_mode)) return -EINVAL;
+    return S_ISREG(st.st_mode) ? 0 : -EINVAL;
+}
+
+/* Once it is known for ours: nobody else is to read it. */
+static int close_to_others(const struct ssd_folder *f, int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0) return -errno;
     if ((st.st_mode & 077) && !f->look && fchmod(fd, 0600) < 0) return -errno;
     return 0;
 }
@@ -119,6 +126,7 @@ int ssd_folder_file(struct ssd_folder *f, const char *name, int flags, int *out)
 {
     bool there = is_there(f, name);
     int rc = open_file(f, name, flags, out);
+    if (rc == 0) rc = close_to_others(f, *out);
     if (there || !is_there(f, name)) return rc;
     for (int i = 0; i < SSD_FOLDER_FILES; i++) {
         if (f->made.file[i]) continue;
@@ -193,13 +201,14 @@ static bool begins_as(const struct ssd_folder *f, const char *name,
     return n >= 0 && likely(&page, (size_t)n);
 }
 
-/* Beside a lock that was there before, empty as ours is, it is ours, whatever has become of
- * it. */
+/* Beside a lock that was there before, empty and of a mode as ours is, it is ours, whatever has
+ * become of it. */
 static bool is_ours(const struct ssd_folder *f, const char *name,
                     bool (*likely)(const void *, size_t))
 {
     struct stat st;
-    bool locked = !f->made.lock && fstat(f->lock, &st) == 0 && st.st_size == 0;
+    bool locked = !f->made.lock && fstat(f->lock, &st) == 0 && st.st_size == 0 &&
+                  (st.st_mode & ALLPERMS) == (S_IRUSR | S_IWUSR);
     return locked || begins_as(f, name, likely);
 }
 
@@ -256,7 +265,10 @@ int ssd_folder_open(struct ssd_folder *f, struct tier_ssd_found *found,
     int rc = make_dir(&x);
     if (rc == 0) rc = open_dir(&x);
     if (rc == 0) rc = take_lock(&x);
-    return rc ? rc : refuse_foreign(&x, blocks);
+    if (rc == 0) rc = refuse_foreign(&x, blocks);
+    if (rc) return rc;
+    rc = close_to_others(f, f->lock);
+    return rc ? no_lock(&x, true, rc) : 0;
 }
 
 void ssd_folder_close(struct ssd_folder *f)

@@ -142,7 +142,10 @@ files_of_somebody_else_called_names_or_blocks_are_left_as_they_were(void **s)
     check_somebody_elses("blocks", "names");
     static const struct {
         const char *blocks, *other, *text;
-    } cases[] = {{"precious", "lock", "123"}, {"", "names", "Ann\nBob\n"}};
+        mode_t mode;  // of the other
+    } cases[] = {{"precious", "lock", "123", 0600},
+                 {"precious", "lock", "", 0644},
+                 {"", "names", "Ann\nBob\n", 0600}};
     for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
         struct world w;
         char path[128];
@@ -151,6 +154,8 @@ files_of_somebody_else_called_names_or_blocks_are_left_as_they_were(void **s)
         w.ssd.max_names = 40;
         put_text(&w, "blocks", cases[k].blocks);
         put_text(&w, cases[k].other, cases[k].text);
+        in_dir(&w, cases[k].other, path);
+        assert_int_equal(chmod(path, cases[k].mode), 0);
         expect_foreseen(&w, -ENOTEMPTY, "holds other things than the tier's");
         in_dir(&w, "blocks", path);
         assert_int_equal(stat(path, &st), 0);
@@ -158,6 +163,7 @@ files_of_somebody_else_called_names_or_blocks_are_left_as_they_were(void **s)
         in_dir(&w, cases[k].other, path);
         assert_int_equal(stat(path, &st), 0);
         assert_int_equal(st.st_size, strlen(cases[k].text));
+        assert_int_equal(st.st_mode & 0777, cases[k].mode);
         world_close(&w);
     }
 }
